@@ -1,0 +1,34 @@
+"""The vocabulary: what a request asks, what it has become, and what was recorded on the way.
+
+Plain data and protocols, no torch and no clock of its own. Everything else in the library speaks in
+these nouns:
+
+    Request         what a client asked: prompt ids, sampling parameters, how many samples
+    Sequence        one sample of a request as it grows: tokens, progress counters, block table
+    BlockTable      which cache blocks hold a sequence's keys and values
+    SamplingParams  how the next token is chosen, and when to stop
+    Timeline        one record a request: every instant that a latency is made of
+    StepRecord      one record a step: what was computed, for how many, how long
+    Clock           where time comes from: the wall, or a simulation
+"""
+
+from underload.request.clock import Clock, VirtualClock, WallClock
+from underload.request.errors import InvalidRequest, UnderloadError
+from underload.request.params import SamplingParams
+from underload.request.records import StepRecord, Timeline
+from underload.request.sequence import BlockTable, FinishReason, Request, Sequence
+
+__all__ = [
+    "BlockTable",
+    "Clock",
+    "FinishReason",
+    "InvalidRequest",
+    "Request",
+    "SamplingParams",
+    "Sequence",
+    "StepRecord",
+    "Timeline",
+    "UnderloadError",
+    "VirtualClock",
+    "WallClock",
+]

@@ -1,0 +1,44 @@
+"""Where time comes from. The engine asks a clock; only the clock knows whether time is real."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Seconds since an arbitrary start, never going backwards."""
+
+    def now(self) -> float:
+        """The present instant in seconds."""
+        ...
+
+    def wait(self, until: float) -> None:
+        """Return once `now() >= until`; at once when that has passed."""
+        ...
+
+
+class WallClock:
+    """Real time, counted from the moment the clock was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._start
+
+    def wait(self, until: float) -> None:
+        # Aims at the instant, not at the gap: an oversleeping timer must not push later events back.
+        while (remaining := until - self.now()) > 0:
+            time.sleep(remaining)
+
+
+class VirtualClock:
+    """Simulated time: it moves only when told to."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+
+    def now(self) -> float:
+        return self._now
+
+    def wait(self, until: float) -> None:
+        self._now = max(self._now, until)

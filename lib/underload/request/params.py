@@ -1,0 +1,77 @@
+"""How the next token is chosen, and when to stop."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from underload.request.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """One request's wishes; checked when made, so that an engine never meets a bad one.
+
+    Names and neutral values are those of vLLM's `SamplingParams`. In the order they act on the logits:
+    penalties and `logit_bias`, `min_tokens` (bans the stop tokens), `temperature`, then `top_k`, `top_p`, `min_p`.
+
+    Args:
+        max_tokens: tokens to generate at most, >= 1.
+        min_tokens: tokens before a stop token or stop string may end the text, 0 <= min_tokens <= max_tokens.
+        temperature: 0 is argmax; larger is flatter.
+        top_k: keep the k most probable tokens; below 1 (or >= vocabulary) means off.
+        top_p: keep the smallest set of most probable tokens whose probabilities reach top_p (Holtzman et al.,
+            "The Curious Case of Neural Text Degeneration", ICLR 2020); 1 is off, 0 keeps the most probable one.
+        min_p: drop tokens less probable than min_p times the most probable one; 0 is off.
+        repetition_penalty: divides positive (multiplies negative) logits of tokens seen in prompt or output
+            (Keskar et al., "CTRL", 2019, section 4.1); 1 is off.
+        frequency_penalty: subtracted once per earlier occurrence in the output.
+        presence_penalty: subtracted once if the token occurs in the output.
+        logit_bias: token id -> added to its logit.
+        stop: strings that end the text; they are not part of it.
+        stop_token_ids: token ids that end the text, besides the model's own end-of-text tokens.
+        ignore_eos: go on past the model's own end-of-text tokens (for measurements).
+        seed: makes the samples reproducible, whatever else is in the batch; None draws a fresh one.
+        logprobs: list that many most probable tokens beside the chosen one, at each step; None lists none.
+        n: samples (independent continuations) of the prompt.
+
+    Raises:
+        InvalidRequest: a value outside its range; the message names the value and the range.
+    """
+
+    max_tokens: int = 16
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    logprobs: int | None = None
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        # A lone string is the commonest slip: ("abc") would otherwise become three one-letter stops.
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        self._require(self.max_tokens >= 1, "max_tokens", "at least 1")
+        self._require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", f"between 0 and max_tokens ({self.max_tokens})")
+        self._require(0 <= self.temperature < float("inf"), "temperature", "0 (argmax) or a finite positive number")
+        self._require(0 <= self.top_p <= 1, "top_p", "between 0 and 1")
+        self._require(0 <= self.min_p <= 1, "min_p", "between 0 and 1")
+        self._require(0 < self.repetition_penalty < float("inf"), "repetition_penalty", "a finite number above 0 (1 is off)")
+        self._require(abs(self.frequency_penalty) < float("inf"), "frequency_penalty", "finite")
+        self._require(abs(self.presence_penalty) < float("inf"), "presence_penalty", "finite")
+        self._require(all(bias == bias for bias in self.logit_bias.values()), "logit_bias", "numbers, not NaN")
+        self._require(all(self.stop), "stop", "non-empty strings (an empty one would stop at once)")
+        self._require(self.logprobs is None or self.logprobs >= 0, "logprobs", "None or at least 0")
+        self._require(self.n >= 1, "n", "at least 1")
+
+    def _require(self, holds: bool, name: str, wanted: str) -> None:
+        if not holds:
+            raise InvalidRequest(f"{name} must be {wanted}, got {getattr(self, name)!r}")

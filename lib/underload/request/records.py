@@ -1,0 +1,65 @@
+"""The two records that every figure, metric and test reads: one a request, one a step."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Timeline:
+    """Every instant of one request, in seconds on one clock; None until it has happened.
+
+        arrival      the client wanted to send (intended: a late client must not hide a wait)
+        sent         the client really sent
+        queued       tokenised, and waiting to be scheduled
+        scheduled    the first step that computes tokens for it begins
+        token_times  one instant per output token, when it was handed to the client; the tokens of one chunk share it
+        finished     the last of its text was delivered
+
+    With n > 1 samples, `token_times` are those of the first one.
+    """
+
+    arrival: float
+    sent: float | None = None
+    queued: float | None = None
+    scheduled: float | None = None
+    token_times: list[float] = field(default_factory=list)
+    finished: float | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens taken from the prefix cache
+    preemptions: int = 0
+    detokenize_seconds: float = 0.0  # spent turning this request's ids into text, in total
+    finish_reason: str | None = None
+
+    @property
+    def first_token(self) -> float | None:
+        return self.token_times[0] if self.token_times else None
+
+    @property
+    def last_token(self) -> float | None:
+        return self.token_times[-1] if self.token_times else None
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.token_times)
+
+
+@dataclass
+class StepRecord:
+    """One step of a model: what was computed, for how many, how long, at what cost in bytes and FLOPs.
+
+    `bytes_read` and `flops` are what the step must move and do by the shape of the model
+    (`underload.shapes.step_cost`), so that bytes_read / duration can be set against a measured ceiling.
+    """
+
+    start: float  # s
+    duration: float  # s
+    batch_size: int  # sequences in the step
+    prefill_tokens: int = 0  # prompt tokens computed
+    decode_tokens: int = 0  # one a sequence that is past its prompt
+    padding_tokens: int = 0  # computed and thrown away
+    context_tokens: int = 0  # keys and values read, summed over sequences
+    blocks_used: int = 0
+    blocks_free: int = 0
+    blocks_cached: int = 0
+    queue_length: int = 0
+    bytes_read: float = 0.0
+    flops: float = 0.0
