@@ -1,0 +1,35 @@
+"""The shape of a model, and what a step of it must cost before any weight is loaded.
+
+    ModelShape   the sizes that fix a decoder: layers, heads, widths, vocabulary
+    step_cost    bytes and FLOPs of one step over a ragged batch
+    Device       bandwidth, FLOP/s and memory of an accelerator, with the source of the figures
+    roofline     the least time a step can take on a device, and which of the two binds
+
+Torch-free: a capacity plan or a figure needs no model in memory.
+"""
+
+from underload.shapes.cost import StepCost, decode_cost, prefill_cost, step_cost
+from underload.shapes.device import DEVICES, Device, device
+from underload.shapes.model import ModelShape, RopeScaling
+from underload.shapes.named import SHAPES, UnknownShape, shape
+from underload.shapes.roofline import Roofline, critical_batch, critical_batch_with_kv, roofline, sequences_that_fit
+
+__all__ = [
+    "DEVICES",
+    "SHAPES",
+    "Device",
+    "ModelShape",
+    "Roofline",
+    "RopeScaling",
+    "StepCost",
+    "UnknownShape",
+    "critical_batch",
+    "critical_batch_with_kv",
+    "decode_cost",
+    "device",
+    "prefill_cost",
+    "roofline",
+    "sequences_that_fit",
+    "shape",
+    "step_cost",
+]
