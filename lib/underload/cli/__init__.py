@@ -1,0 +1,79 @@
+"""The command-line program `underload`.
+
+A command is a module of this package with a function `register(subparsers)`, which adds its parser and sets
+`run=function(args) -> int | None` on it, and a line in COMMANDS. Modules here import torch only inside `run`, so
+that `underload --help` answers at once. A command raises UnderloadError for what a user can mend: it is printed on
+one line and the exit code is 2.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from underload import __version__
+from underload.request import UnderloadError
+
+# Modules of this package, in the order `underload --help` lists them.
+COMMANDS = ("model",)
+
+DESCRIPTION = """\
+Under Load: a real batched decoder, and the measurements around it.
+
+Where to start:
+  underload model list              which models there are, and which of them are on this machine
+  underload model info shape:llama-3-8b --memory 24GB
+                                    what a model weighs, and how many users' contexts fit beside it
+"""
+
+EPILOG = """\
+Each command explains itself: underload COMMAND --help. Commands that print figures take --json.
+Exit codes: 0 done, 1 the answer is no, 2 something to mend (the message says what), 130 interrupted.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code (argparse itself exits with 2 on a bad command line)."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args) or 0)
+    except UnderloadError as error:
+        print(f"underload: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("underload: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has gone. Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every command registered."""
+    parser = argparse.ArgumentParser(
+        prog="underload", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"underload {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        importlib.import_module(f"{__name__}.{name}").register(commands)
+    return parser
+
+
+def print_json(value: Any) -> None:
+    """Writes `value` as JSON for another program to read; what is not finite becomes null, as JSON has no name for it."""
+
+    def finite(item: Any) -> Any:
+        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
+            return None
+        if isinstance(item, dict):
+            return {str(key): finite(entry) for key, entry in item.items()}
+        if isinstance(item, (list, tuple)):
+            return [finite(entry) for entry in item]
+        return item
+
+    print(json.dumps(finite(value), indent=2, ensure_ascii=False))
