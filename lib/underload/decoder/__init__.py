@@ -1,0 +1,33 @@
+"""The real decoder: a Llama-family model, its cache, and the loop that makes text with it.
+
+    load_model    a checkpoint (or a shape with random weights) becomes a Model
+    Model         computes one Batch: tokens of many sequences, prefill and decode mixed
+    generate      the naive loop; everything cleverer must say the same words
+    measure       what a step takes here, and what the machine could do at best
+
+Reading order: batch, plain (the forward pass), attention, kv, rope, weights; then sampling, detokenize, generate.
+Importing this package needs torch, numpy and safetensors; numba, gguf, tokenizers and others load on first use.
+"""
+
+from underload.decoder.batch import Batch
+from underload.decoder.kv import KVStorage, ReservedRows
+from underload.decoder.measure import Ceilings, ceilings, decode_steps, machine, prefill_steps, step_record
+from underload.decoder.model import Model
+from underload.decoder.weights import CheckpointError, LayerWeights, LinearWeights, Weights
+
+__all__ = [
+    "Batch",
+    "Ceilings",
+    "CheckpointError",
+    "KVStorage",
+    "LayerWeights",
+    "LinearWeights",
+    "Model",
+    "ReservedRows",
+    "Weights",
+    "ceilings",
+    "decode_steps",
+    "machine",
+    "prefill_steps",
+    "step_record",
+]
