@@ -10,6 +10,7 @@ Importing this package needs torch, numpy and safetensors; numba, gguf, tokenize
 """
 
 from underload.decoder.batch import Batch
+from underload.decoder.generate import Completion, Run, generate
 from underload.decoder.kv import KVStorage, ReservedRows
 from underload.decoder.measure import Ceilings, ceilings, decode_steps, machine, prefill_steps, step_record
 from underload.decoder.model import Model
@@ -19,14 +20,17 @@ __all__ = [
     "Batch",
     "Ceilings",
     "CheckpointError",
+    "Completion",
     "KVStorage",
     "LayerWeights",
     "LinearWeights",
     "Model",
     "ReservedRows",
+    "Run",
     "Weights",
     "ceilings",
     "decode_steps",
+    "generate",
     "machine",
     "prefill_steps",
     "step_record",

@@ -1,0 +1,274 @@
+"""The naive loop: prompts one by one, then every sequence a token at a time until it is done.
+
+No scheduler, no sharing, a whole row of cache reserved for each sequence. It is short enough to be believed, which is
+its use: whatever serves requests more cleverly must produce the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from underload.decoder.batch import Batch
+from underload.decoder.detokenize import Detokenizer
+from underload.decoder.kv import ReservedRows
+from underload.decoder.measure import step_record
+from underload.decoder.model import Model
+from underload.decoder.sampling import BadLogits, Draw, SamplingState, sample, validate
+from underload.request import (
+    Clock,
+    FinishReason,
+    InvalidRequest,
+    Request,
+    SamplingParams,
+    Sequence,
+    StepRecord,
+    Timeline,
+    WallClock,
+)
+
+Prompt = str | Seq[int]
+# Called for every token: index of the completion, the text that is now safe to show, the token's id, the timeline so far.
+OnToken = Callable[[int, str, int, Timeline], None]
+
+
+@dataclass
+class Completion:
+    """One finished sample of one prompt. `token_ids` holds the end-of-text token if there was one, `text` does not."""
+
+    prompt_ids: list[int]
+    token_ids: list[int]
+    text: str
+    finish_reason: FinishReason
+    timeline: Timeline
+    prompt_index: int = 0
+    sample: int = 0
+    draws: list[Draw] = field(default_factory=list)  # one a token, with log-probabilities where they were asked for
+    error: str | None = None  # what went wrong, when finish_reason is ERROR
+
+
+@dataclass
+class Run:
+    """What `generate` returns: the completions, samples of a prompt side by side, and a record of every step."""
+
+    completions: list[Completion]
+    steps: list[StepRecord]
+
+    def __getitem__(self, index: int) -> Completion:
+        return self.completions[index]
+
+    def __len__(self) -> int:
+        return len(self.completions)
+
+    def __iter__(self) -> Iterator[Completion]:
+        return iter(self.completions)
+
+
+def generate(
+    model: Model,
+    prompts: Prompt | Seq[Prompt],
+    params: SamplingParams | Seq[SamplingParams] | None = None,
+    *,
+    max_context: int | None = None,
+    on_token: OnToken | None = None,
+    progress: bool = False,
+    clock: Clock | None = None,
+) -> Run:
+    """Continue every prompt.
+
+    Args:
+        prompts: one text or list of token ids, or a list of these.
+        params: for all prompts, or one for each; the defaults of `SamplingParams` when None.
+        max_context: most tokens (prompt and output) of one sequence; the model's own limit when None.
+        on_token: called as each token is handed out, on this thread; what it raises ends the run.
+        progress: show a bar of tokens.
+        clock: where the timelines' instants come from; the wall when None.
+
+    Raises:
+        InvalidRequest: a prompt or parameter that cannot be served, naming which prompt, before anything is computed.
+    """
+    clock = clock or WallClock()
+    jobs = _Jobs(model, clock, max_context or model.shape.max_positions, on_token, progress)
+    for index, (prompt, wishes) in enumerate(_pairs(prompts, params)):
+        jobs.add(index, prompt, wishes)
+    return jobs.run()
+
+
+def _pairs(prompts: Prompt | Seq[Prompt], params: SamplingParams | Seq[SamplingParams] | None) -> list[tuple[Prompt, SamplingParams]]:
+    single = isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
+    listed: list[Any] = [prompts] if single else list(prompts)
+    if params is None or isinstance(params, SamplingParams):
+        return [(prompt, params or SamplingParams()) for prompt in listed]
+    if len(params) != len(listed):
+        raise InvalidRequest(f"{len(listed)} prompts but {len(params)} sampling parameters; give one for all, or one for each")
+    return list(zip(listed, params, strict=True))
+
+
+@dataclass
+class _Job:
+    """One sequence on its way, with what chooses its tokens and what turns them into text."""
+
+    request: Request
+    sequence: Sequence
+    state: SamplingState
+    timeline: Timeline
+    prompt_index: int
+    limit: int  # tokens, prompt included
+    detokenizer: Detokenizer | None
+    text: str = ""
+    draws: list[Draw] = field(default_factory=list)
+    error: str | None = None
+
+
+class _Jobs:
+    def __init__(self, model: Model, clock: Clock, max_context: int, on_token: OnToken | None, progress: bool) -> None:
+        if not 1 <= max_context <= model.shape.max_positions:
+            raise InvalidRequest(f"max_context must be 1 to {model.shape.max_positions} ({model.shape.name}), got {max_context}")
+        self.model = model
+        self.clock = clock
+        self.max_context = max_context
+        self.on_token = on_token
+        self.progress = progress
+        self.jobs: list[_Job] = []
+        self.steps: list[StepRecord] = []
+
+    def add(self, index: int, prompt: Prompt, params: SamplingParams) -> None:
+        """Check one prompt and queue its samples."""
+        timeline = Timeline(arrival=self.clock.now())
+        timeline.sent = timeline.arrival
+        tokenizer = self.model.tokenizer
+        try:
+            if isinstance(prompt, str):
+                if tokenizer is None:
+                    raise InvalidRequest(f"{self.model.shape.name} has no tokenizer: give token ids instead of text")
+                ids = tokenizer.encode(prompt)
+            else:
+                ids = [int(token) for token in prompt]
+            request = Request(str(index), ids, params, timeline)
+            self._check(ids, params)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"prompt {index}: {error}") from error
+        timeline.queued = self.clock.now()
+        eos = self.model.shape.eos_token_ids if tokenizer is None else tokenizer.eos_token_ids
+        seed = None
+        for sequence in request.sequences:
+            state = SamplingState(params, sequence, eos_token_ids=eos, seed=seed, name=str(index))
+            seed = state.seed  # samples of one request share a seed and differ by their index
+            detokenizer = None if tokenizer is None else Detokenizer(
+                tokenizer, params.stop, min_tokens=params.min_tokens, continues=True
+            )
+            own = timeline if sequence.index == 0 else replace(timeline, token_times=[])
+            limit = min(len(ids) + params.max_tokens, self.max_context)
+            self.jobs.append(_Job(request, sequence, state, own, index, limit, detokenizer))
+
+    def _check(self, ids: list[int], params: SamplingParams) -> None:
+        vocab = self.model.shape.vocab_size
+        if outside := [token for token in ids if not 0 <= token < vocab]:
+            raise InvalidRequest(f"token id {outside[0]} is outside the vocabulary of {vocab} (0 to {vocab - 1})")
+        if len(ids) >= self.max_context:
+            raise InvalidRequest(
+                f"the prompt has {len(ids)} tokens and the context holds {self.max_context}, which leaves no room for an "
+                "answer: shorten the prompt" + ("" if self.max_context == self.model.shape.max_positions else ", or raise max_context")
+            )
+        if params.stop and self.model.tokenizer is None:
+            raise InvalidRequest(f"{self.model.shape.name} has no tokenizer, so stop strings cannot be seen; use stop_token_ids")
+        validate(params, vocab)
+
+    def run(self) -> Run:
+        if not self.jobs:
+            return Run([], [])
+        row_tokens = max(job.limit for job in self.jobs)
+        kv = self.model.new_kv(len(self.jobs), row_tokens)
+        rows = ReservedRows(len(self.jobs), row_tokens)
+        for job in self.jobs:
+            job.sequence.table = rows.reserve()
+        with _bar(self.progress, sum(job.limit - job.sequence.prompt_len for job in self.jobs)) as bar:
+            for job in self.jobs:
+                if job.sequence.index == 0:
+                    self._prefill(job, kv, bar)
+            while running := [job for job in self.jobs if not job.sequence.finished]:
+                self._step(running, kv, bar, prefill=False)
+        return Run([self._completion(job) for job in self.jobs], self.steps)
+
+    def _prefill(self, job: _Job, kv: Any, bar: Any) -> None:
+        """Run a prompt once; its last row yields the first token of every sample, and the samples get copies of its row."""
+        samples = [other for other in self.jobs if other.request is job.request]
+        self._step([job], kv, bar, prefill=True, samples=samples)
+        for other in samples[1:]:
+            assert job.sequence.table is not None and other.sequence.table is not None
+            kv.copy_block(job.sequence.table.blocks[0], other.sequence.table.blocks[0])
+            other.sequence.num_computed = job.sequence.num_computed
+
+    def _step(self, jobs: list[_Job], kv: Any, bar: Any, *, prefill: bool, samples: list[_Job] | None = None) -> None:
+        start = self.clock.now()
+        batch = Batch.of([(job.sequence, len(job.sequence.tokens) - job.sequence.num_computed) for job in jobs])
+        logits = self.model.forward(batch, kv)
+        drawn_for = samples or jobs
+        if samples:
+            logits = logits.expand(len(samples), -1)
+            for job in samples:
+                job.timeline.scheduled = start
+        draws = sample(logits, [job.state for job in drawn_for])
+        for job in jobs:
+            job.sequence.num_computed = job.sequence.num_scheduled = len(job.sequence.tokens)
+        duration = self.clock.now() - start
+        self.steps.append(step_record(self.model, batch, start, duration, prefill_tokens=batch.num_tokens if prefill else 0))
+        for job, draw in zip(drawn_for, draws, strict=True):
+            self._take(job, draw)
+            bar.update(1)
+
+    def _take(self, job: _Job, draw: Draw | BadLogits) -> None:
+        """Append one token, see whether it ends the text, hand out what is safe to show."""
+        sequence = job.sequence
+        if isinstance(draw, BadLogits):
+            job.error = str(draw)
+            sequence.finish_reason = FinishReason.ERROR
+            job.timeline.finished = self.clock.now()
+            return
+        ends = job.state.ends(draw.token_id)
+        sequence.tokens.append(draw.token_id)
+        job.draws.append(draw)
+        start = self.clock.now()
+        delta = ""
+        if job.detokenizer is not None:
+            delta = "" if ends else job.detokenizer.push(draw.token_id)
+            if job.detokenizer.stopped_by is not None:
+                ends = True
+        if ends:
+            sequence.finish_reason = FinishReason.STOP
+        elif len(sequence.tokens) >= job.limit:
+            sequence.finish_reason = FinishReason.LENGTH
+        if sequence.finished and job.detokenizer is not None:
+            delta += job.detokenizer.finish()
+        job.text += delta
+        now = self.clock.now()
+        job.timeline.detokenize_seconds += now - start
+        job.timeline.token_times.append(now)
+        if self.on_token is not None:
+            self.on_token(self.jobs.index(job), delta, draw.token_id, job.timeline)
+        if sequence.finished:
+            job.timeline.finished = self.clock.now()
+            job.timeline.finish_reason = str(sequence.finish_reason)
+
+    def _completion(self, job: _Job) -> Completion:
+        assert job.sequence.finish_reason is not None
+        job.timeline.finish_reason = str(job.sequence.finish_reason)
+        return Completion(
+            prompt_ids=job.request.prompt_ids,
+            token_ids=job.sequence.output_ids,
+            text=job.text,
+            finish_reason=job.sequence.finish_reason,
+            timeline=job.timeline,
+            prompt_index=job.prompt_index,
+            sample=job.sequence.index,
+            draws=job.draws,
+            error=job.error,
+        )
+
+
+def _bar(show: bool, total: int) -> Any:
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, unit="token", disable=not show)
