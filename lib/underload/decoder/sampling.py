@@ -54,7 +54,7 @@ class SamplingState:
         params: the request's wishes.
         sequence: prompt and output so far; `sequence.index` is the sample's number in the random key.
         eos_token_ids: the model's own end-of-text tokens.
-        seed: the request's seed, when `params.seed` is None and several samples are to share one; a fresh one otherwise.
+        seed: used when `params.seed` is None, so that several samples may share one; without it a fresh one is drawn.
         name: how errors call this request.
     """
 
@@ -84,7 +84,7 @@ class SamplingState:
 
     @property
     def edits_logits(self) -> bool:
-        """Whether anything changes the logits before temperature: penalties, biases, or stop tokens banned by min_tokens."""
+        """Whether anything changes the logits before temperature: penalties, biases, or a ban by min_tokens."""
         p = self.params
         penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
         return bool(penalised or p.logit_bias or (self.stop_ids and self.position < p.min_tokens))
@@ -99,7 +99,7 @@ class SamplingState:
         return token_id in self.stop_ids and self.position >= self.params.min_tokens
 
     def uniform(self, stream: int = 0) -> float:
-        """The uniform number in [0, 1) of this (seed, sample, position); `stream` tells several at one position apart."""
+        """The number in [0, 1) of this (seed, sample, position); `stream` tells several at one position apart."""
         return uniform(self.seed, self.sequence.index, self.position, stream)
 
     def after(self, token_ids: Iterable[int]) -> "SamplingState":
@@ -336,7 +336,7 @@ def _largest(x: Tensor, count: Tensor, values: Tensor) -> Tensor:
     Args:
         x: [rows, vocab].
         count: [rows] int64, each >= 1; a row whose count is the vocabulary (or more) keeps everything.
-        values: [rows, width] the largest values of each row in descending order, width >= every count below the vocabulary.
+        values: [rows, width] each row's largest values in descending order, as many as any count below the vocabulary.
     """
     everything = (count >= x.shape[1])[:, None]
     last = values.gather(1, (count.clamp(max=values.shape[1]) - 1)[:, None])  # the smallest value kept
@@ -347,7 +347,7 @@ def _largest(x: Tensor, count: Tensor, values: Tensor) -> Tensor:
 
 
 def _restricted(law: Tensor, keep: Tensor, off: Tensor) -> Tensor:
-    """The law given that the token is one of `keep` [rows, vocab]; rows with `off` [rows, 1] stay as they are, bit by bit.
+    """The law given that the token is one of `keep` [rows, vocab]; rows with `off` [rows, 1] stay, bit by bit.
 
     That they do is what makes a row independent of its neighbours' filters.
     """
@@ -357,7 +357,7 @@ def _restricted(law: Tensor, keep: Tensor, off: Tensor) -> Tensor:
 
 
 def _invert(law: Tensor, points: Tensor) -> Tensor:
-    """The first token at which the running sum of the law exceeds the point. law: [rows, vocab], points: [rows] in [0, 1).
+    """The first token at which the running sum exceeds the point. law: [rows, vocab], points: [rows] in [0, 1).
 
     That token's probability is above 0, since the running sum grew there.
     """
@@ -369,7 +369,7 @@ def _invert(law: Tensor, points: Tensor) -> Tensor:
 
 
 def _logprobs(raw: Tensor, token_ids: list[int], wanted: list[int]) -> list[Draw]:
-    """Draws with raw log-probabilities. raw: [rows, vocab]; wanted: how many of the most probable tokens each row lists."""
+    """Draws with raw log-probabilities. raw: [rows, vocab]; wanted: how many tokens each row lists."""
     logprobs = raw.log_softmax(dim=-1).clamp(max=0.0)
     chosen = logprobs.gather(1, torch.tensor(token_ids, device=raw.device)[:, None]).squeeze(-1).tolist()
     top = logprobs.topk(min(max(wanted), raw.shape[1]), dim=-1)
