@@ -54,6 +54,7 @@ class Tokenizer:
         self._to_bytes = _byte_rule(backend)
         self._bytes: dict[int, bytes] = {}
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.base_vocab_size: int = backend.get_vocab_size(with_added_tokens=False)
         self.bos_token_id = bos_token_id
         self.eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
         self.chat_template = chat_template
