@@ -172,7 +172,7 @@ class StopString:
 def detokenize(
     tokenizer: TokenBytes, token_ids: Iterable[int], stop: Sequence[str] = (), *, min_tokens: int = 0
 ) -> tuple[str, str | None]:
-    """The whole text of `token_ids`, and the stop string that ended it or None: a stream's result without the stream."""
+    """The whole text of `token_ids`, and the stop string that ended it (or None): a stream's result at once."""
     detokenizer = Detokenizer(tokenizer, stop, min_tokens=min_tokens)
     for token_id in token_ids:
         detokenizer.push(token_id)

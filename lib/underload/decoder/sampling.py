@@ -116,8 +116,9 @@ class SamplingState:
 
 def uniform(seed: int, sample: int, position: int, stream: int = 0) -> float:
     """A number in [0, 1) that depends on its four arguments and nothing else. Seeds count modulo 2**64."""
-    mask = 2**64 - 1
-    philox = np.random.Philox(key=[seed & mask, sample & mask], counter=[position, stream, 0, 0])
+    # As uint64 by hand: from a list NumPy would make floats of seeds beyond 2**63, and neighbours would meet.
+    key = np.array([seed % 2**64, sample], dtype=np.uint64)
+    philox = np.random.Philox(key=key, counter=[position, stream, 0, 0])
     # 52 bits, so that u * total < total also after rounding: the draw can never run off the end of the law.
     return (int(philox.random_raw()) >> 12) / 2.0**52
 
@@ -249,9 +250,9 @@ def _edit(logits: Tensor, rows: Seq[SamplingState]) -> Tensor:
     if row_of:
         device = logits.device
         at = (torch.tensor(row_of, device=device), torch.tensor(id_of, device=device))
-        scale = torch.tensor(factor, dtype=torch.float32, device=device)
+        factors = torch.tensor(factor, dtype=torch.float32, device=device)
         value = logits[at]
-        value = torch.where(value > 0, value / scale, value * scale)
+        value = torch.where(value > 0, value / factors, value * factors)
         logits[at] = value + torch.tensor(offset, dtype=torch.float32, device=device)
     return logits
 
@@ -262,7 +263,7 @@ def _edits(state: SamplingState) -> dict[int, tuple[float, float]]:
     edits: dict[int, tuple[float, float]] = {}
     if params.repetition_penalty != 1 or params.frequency_penalty != 0 or params.presence_penalty != 0:
         if params.repetition_penalty != 1:
-            edits = {token_id: (params.repetition_penalty, 0.0) for token_id in state.prompt_ids()}
+            edits = dict.fromkeys(state.prompt_ids(), (params.repetition_penalty, 0.0))
         for token_id, count in Counter(state.sequence.output_ids).items():
             edits[token_id] = (params.repetition_penalty, -count * params.frequency_penalty - params.presence_penalty)
     for token_id, bias in params.logit_bias.items():

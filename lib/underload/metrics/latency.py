@@ -43,7 +43,7 @@ def itl(timeline: Timeline) -> list[float]:
     """Inter-token latencies: the n - 1 gaps between a request's tokens, one per token.
 
     A chunk of k tokens is k tokens: the gap before it is spread evenly over them. So the gaps number n - 1 and add
-    up to last token - first token however the text was cut; `chunk_gaps` and `longest_stall` show what the spreading hides.
+    up to last token - first token however the text was cut. `chunk_gaps` and `longest_stall` show what that hides.
     """
     gaps: list[float] = []
     previous: float | None = None

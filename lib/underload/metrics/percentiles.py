@@ -1,4 +1,4 @@
-"""Percentiles, and how far to trust them. Missing values (None) are left out, never counted as 0; no data gives None."""
+"""Percentiles, and how far to trust them. Missing values (None) are left out, never taken for 0; no data gives None."""
 
 import math
 from collections.abc import Iterable

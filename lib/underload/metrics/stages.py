@@ -18,8 +18,8 @@ def stages(timeline: Timeline) -> dict[str, float]:
         decode      first token -> last token
         detokenise  ids became text: measured in total, taken off prefill (the first token's share) and decode
 
-    `queue_time` is the first three together. An instant that was not recorded gives no stage of its own: its time counts
-    to the next stage. Empty when there is no token yet.
+    `queue_time` is the first three together. An instant that was not recorded has no stage: its time counts to the
+    next one. Empty when there is no token yet.
     """
     first, last = timeline.first_token, timeline.last_token
     if first is None or last is None:

@@ -15,7 +15,7 @@ PERCENTILES = (50, 95, 99)
 
 @dataclass(frozen=True)
 class Distribution:
-    """One quantity over many requests. A percentile is None where there are too few values for an interval around it."""
+    """One quantity over many requests. A percentile is None where too few values give no interval around it."""
 
     count: int
     mean: float | None

@@ -26,7 +26,7 @@ def span(timelines: Iterable[Timeline]) -> Window | None:
 
 
 def throughput(timelines: Iterable[Timeline], window: Window | None = None) -> float | None:
-    """Output tokens a second: the tokens handed over in the window, those of unfinished and failed requests included."""
+    """Output tokens a second: the tokens handed over in the window, also those of unfinished and failed requests."""
     return _rate(timelines, window, lambda timeline: timeline.token_times)
 
 
