@@ -12,6 +12,7 @@ Importing this package needs torch, numpy and safetensors; numba, gguf, tokenize
 from underload.decoder.batch import Batch
 from underload.decoder.generate import Completion, Run, generate
 from underload.decoder.kv import KVStorage, ReservedRows
+from underload.decoder.load import load_model
 from underload.decoder.measure import Ceilings, ceilings, decode_steps, machine, prefill_steps, step_record
 from underload.decoder.model import Model
 from underload.decoder.weights import CheckpointError, LayerWeights, LinearWeights, Weights
@@ -31,6 +32,7 @@ __all__ = [
     "ceilings",
     "decode_steps",
     "generate",
+    "load_model",
     "machine",
     "prefill_steps",
     "step_record",

@@ -61,10 +61,14 @@ class ChatTemplate:
 
     def __init__(self, source: str) -> None:
         if len(source) > _MAX_TEMPLATE:
-            raise CheckpointError(f"the chat template has {len(source)} characters; more than {_MAX_TEMPLATE} is not believed")
+            raise CheckpointError(
+                f"the chat template has {len(source)} characters; more than {_MAX_TEMPLATE} is not believed"
+            )
         self.source = source
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
         """The prompt text of a conversation.
 
         Raises:
@@ -122,7 +126,9 @@ def _checked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     conversation = []
     for position, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise InvalidRequest(f"message {position} must be a dict with 'role' and 'content', got {type(message).__name__}")
+            raise InvalidRequest(
+                f"message {position} must be a dict with 'role' and 'content', got {type(message).__name__}"
+            )
         for key in ("role", "content"):
             if not isinstance(message.get(key), str):
                 raise InvalidRequest(f"message {position} needs a text under {key!r}, got {message.get(key)!r}")
@@ -198,7 +204,9 @@ def _environment() -> Any:
             _BUDGET.get().grow(_size(value))
             return value
 
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], finalize=Sandbox.metered_value)
+    environment = Sandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation], finalize=Sandbox.metered_value
+    )
     environment.filters = {name: _metered_filter(name, environment.filters[name]) for name in _FILTERS}
     environment.filters["tojson"] = _metered_filter("tojson", _to_json)
     environment.globals = {
@@ -292,7 +300,11 @@ def _growth(name: str, subject: Any, args: Sequence[Any], kwargs: Mapping[str, A
     if name == "replace":
         return (_size(subject) + 1) * (1 + max(sizes[1:], default=0))
     if name == "join":
-        pieces = subject if isinstance(subject, (list, tuple)) else next((v for v in values if isinstance(v, (list, tuple))), ())
+        pieces = (
+            subject
+            if isinstance(subject, (list, tuple))
+            else next((v for v in values if isinstance(v, (list, tuple))), ())
+        )
         return len(pieces) * max(sizes[:1] + [1]) if pieces is subject else sum(sizes) + len(pieces) * _size(subject)
     return sum(sizes)
 

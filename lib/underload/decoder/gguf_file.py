@@ -164,7 +164,9 @@ class _Cursor:
         value: int = self.number("Q", what)
         room = (len(self.data) - self.position) // least_bytes
         if value > min(most, room):
-            raise CheckpointError(f"{self.path} is cut short or lies: it claims {value} {what}, at most {min(most, room)} are possible")
+            raise CheckpointError(
+                f"{self.path} is cut short or lies: it claims {value} {what}, at most {min(most, room)} are possible"
+            )
         return value
 
     def text(self, what: str) -> str:
@@ -225,7 +227,9 @@ def read_header(path: Path) -> GgufHeader:
             raise CheckpointError(f"{path} has the tensor {name[:100]!r} twice")
         type_name, block, block_bytes = kind
         if size[-1] % block:
-            raise CheckpointError(f"{path}: tensor {name[:100]!r} has rows of {size[-1]}, which {type_name} cannot cut into blocks of {block}")
+            raise CheckpointError(
+                f"{path}: tensor {name[:100]!r} has rows of {size[-1]}, which {type_name} cannot cut into blocks of {block}"
+            )
         nbytes = prod(size) // block * block_bytes
         if offset % alignment or start + offset + nbytes > len(data):
             raise CheckpointError(
@@ -248,7 +252,9 @@ def _tensor_place(cursor: _Cursor) -> tuple[str, tuple[int, ...], tuple[str, int
     if kind not in _TYPES:
         named = _REFUSED_TYPES.get(kind, f"number {kind}")
         supported = ", ".join(known for known, _, _ in _TYPES.values())
-        raise CheckpointError(f"{cursor.path}: {what} is stored as {named}, which is not supported; supported: {supported}")
+        raise CheckpointError(
+            f"{cursor.path}: {what} is stored as {named}, which is not supported; supported: {supported}"
+        )
     return name, size, _TYPES[kind], cursor.number("Q", what)
 
 
@@ -257,7 +263,9 @@ def _shape(header: GgufHeader, name: str) -> ModelShape:
     metadata, where = header.metadata, f"{name}: GGUF metadata"
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in _ARCHITECTURES:
-        raise CheckpointError(f"{where}: architecture {architecture!r} is not supported; supported: {', '.join(_ARCHITECTURES)}")
+        raise CheckpointError(
+            f"{where}: architecture {architecture!r} is not supported; supported: {', '.join(_ARCHITECTURES)}"
+        )
     with_bias, with_head_norm = _ARCHITECTURES[architecture]
 
     def read(key: str, default: Any = None, kinds: tuple[type, ...] = (int,)) -> Any:
@@ -379,7 +387,9 @@ def read_tensor(path: Path, place: GgufTensor) -> np.ndarray:
     try:
         import gguf
     except ImportError as error:
-        raise CheckpointError(f"{path} is quantised ({place.type}); reading it needs the package gguf: pip install gguf") from error
+        raise CheckpointError(
+            f"{path} is quantised ({place.type}); reading it needs the package gguf: pip install gguf"
+        ) from error
     rows = raw.reshape(*place.size[:-1], -1)
     values = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[place.type])
     return np.ascontiguousarray(values, dtype=np.float32).reshape(place.size)

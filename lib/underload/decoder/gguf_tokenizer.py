@@ -19,9 +19,7 @@ _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 
 # How text is cut into words before merging, by the name in `tokenizer.ggml.pre`. GPT-2's rule is built into the
 # `tokenizers` package; the other two are those of the Llama 3 and Qwen2 tokenizers as published.
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SPLITS = {
     "gpt-2": None,
     "smollm": "digits",
@@ -46,13 +44,17 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any], shape: ModelShape, name
         raise CheckpointError(f"{where} has the token {twice[:100]!r} twice")
     kinds = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
     if not isinstance(kinds, list) or len(kinds) != len(tokens):
-        raise CheckpointError(f"{where} has {len(tokens)} tokens, but the kinds of {len(kinds) if isinstance(kinds, list) else 'none'}")
+        raise CheckpointError(
+            f"{where} has {len(tokens)} tokens, but the kinds of {len(kinds) if isinstance(kinds, list) else 'none'}"
+        )
     if kind == "gpt2":
         backend = _byte_level(metadata, tokens, where)
     elif kind == "llama":
         backend = _sentencepiece(metadata, tokens, kinds, where)
     else:
-        raise CheckpointError(f"{where} is of the kind {kind!r}, which is not supported; supported: gpt2 (byte-level BPE), llama (sentencepiece)")
+        raise CheckpointError(
+            f"{where} is of the kind {kind!r}, which is not supported; supported: gpt2 (byte-level BPE), llama (sentencepiece)"
+        )
     _add_marks(backend, tokens, kinds)
     _add_begin_and_end(backend, metadata, tokens, shape, add_bos=kind == "llama")
     template = metadata.get("tokenizer.chat_template")
@@ -70,7 +72,9 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str], where: str) -> t
 
     rule = metadata.get("tokenizer.ggml.pre", "default")
     if rule not in _SPLITS:
-        raise CheckpointError(f"{where} cuts words by the rule {rule!r}, which is not supported; supported: {', '.join(_SPLITS)}")
+        raise CheckpointError(
+            f"{where} cuts words by the rule {rule!r}, which is not supported; supported: {', '.join(_SPLITS)}"
+        )
     vocabulary = {token: index for index, token in enumerate(tokens)}
     merges: list[tuple[str, str]] = []
     for line in _strings(metadata, "tokenizer.ggml.merges", where):
@@ -95,7 +99,9 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str], where: str) -> t
     return backend
 
 
-def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str], kinds: list[int], where: str) -> tokenizers.Tokenizer:
+def _sentencepiece(
+    metadata: Mapping[str, Any], tokens: list[str], kinds: list[int], where: str
+) -> tokenizers.Tokenizer:
     """Sentencepiece's BPE: spaces written as ▁, pieces joined in the order of their scores, unknown characters as bytes.
 
     The format keeps scores and no merges; joining any two pieces that make a third, best third first, is the same.
@@ -116,7 +122,11 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str], kinds: list[i
     ranked.sort(key=lambda entry: (entry[0], entry[1], vocabulary[entry[2]], vocabulary[entry[3]]))
     unknown = next((token for token, kind in zip(tokens, kinds, strict=True) if kind == _UNKNOWN), None)
     model = models.BPE(
-        vocab=vocabulary, merges=[(left, right) for _, _, left, right in ranked], unk_token=unknown, fuse_unk=True, byte_fallback=True
+        vocab=vocabulary,
+        merges=[(left, right) for _, _, left, right in ranked],
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=True,
     )
     backend = Tokenizer(model)
     prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)

@@ -1,11 +1,11 @@
 """From the name of a model to a checkpoint that can be opened.
 
-    pocket, pocket-draft     shipped with the library
-    smollm2-135m             fetched once by `underload model get smollm2-135m`
-    shape:NAME               the true shape of a known model, random weights
-    a folder                 as Hugging Face's save_pretrained writes it
-    a file ending in .gguf   as llama.cpp reads it
-    owner/name               a repository on the Hugging Face hub (safetensors only), kept in its own cache
+pocket, pocket-draft     shipped with the library
+smollm2-135m             fetched once by `underload model get smollm2-135m`
+shape:NAME               the true shape of a known model, random weights
+a folder                 as Hugging Face's save_pretrained writes it
+a file ending in .gguf   as llama.cpp reads it
+owner/name               a repository on the Hugging Face hub (safetensors only), kept in its own cache
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def bundled_folder(name: str) -> Path:
 def _open_bundled(name: str) -> Checkpoint:
     folder = bundled_folder(name)
     if not (folder / "config.json").is_file():
-        raise UnknownSource(f"the weights of {name} are missing from this installation ({folder}); install the library again")
+        raise UnknownSource(
+            f"the weights of {name} are missing from this installation ({folder}); install the library again"
+        )
     return _open_path(folder, name)
 
 
@@ -102,7 +104,9 @@ def _open_path(path: Path, name: str | None = None) -> Checkpoint:
 
         return GgufCheckpoint(path, name)
     if path.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"):
-        raise CheckpointError(f"{path} is a pickle, which can run code when it is opened and never is here; get the safetensors version")
+        raise CheckpointError(
+            f"{path} is a pickle, which can run code when it is opened and never is here; get the safetensors version"
+        )
     raise CheckpointError(f"{path} is neither a folder nor a .gguf file; give the folder that holds config.json")
 
 
@@ -121,7 +125,9 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise CheckpointError(f"loading {name!r} from the hub needs the package huggingface-hub: pip install huggingface-hub") from error
+        raise CheckpointError(
+            f"loading {name!r} from the hub needs the package huggingface-hub: pip install huggingface-hub"
+        ) from error
 
     def snapshot(local: bool) -> Path:
         return Path(
@@ -145,7 +151,9 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
             "to a folder by other means and give that folder; offline, 'pocket' and shape:NAME always work"
         ) from error
     if not _complete(folder):
-        raise CheckpointError(f"the hub's {name} has no safetensors weights with a config.json; pickles are never loaded here")
+        raise CheckpointError(
+            f"the hub's {name} has no safetensors weights with a config.json; pickles are never loaded here"
+        )
     return folder
 
 

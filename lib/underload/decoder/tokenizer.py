@@ -62,7 +62,9 @@ class Tokenizer:
         self.drops_leading_space = _drops_leading_space(_decoder_steps(backend))
         for index in (*self.eos_token_ids, *(() if bos_token_id is None else (bos_token_id,))):
             if not 0 <= index < self.vocab_size:
-                raise CheckpointError(f"a begin or end token has id {index}, outside the tokenizer's vocabulary of {self.vocab_size}")
+                raise CheckpointError(
+                    f"a begin or end token has id {index}, outside the tokenizer's vocabulary of {self.vocab_size}"
+                )
 
     @classmethod
     def from_file(cls, path: Path, **options: Any) -> Tokenizer:
@@ -79,7 +81,9 @@ class Tokenizer:
                 "save the tokenizer with save_pretrained of a recent transformers to get one"
             )
         if (size := path.stat().st_size) > _MAX_TOKENIZER_BYTES:
-            raise CheckpointError(f"{path} has {size} bytes; a tokenizer of more than {_MAX_TOKENIZER_BYTES} is not believed")
+            raise CheckpointError(
+                f"{path} has {size} bytes; a tokenizer of more than {_MAX_TOKENIZER_BYTES} is not believed"
+            )
         try:
             backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except BaseException as error:
@@ -101,7 +105,9 @@ class Tokenizer:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise InvalidRequest(f"the text holds half a surrogate pair at character {error.start}; it cannot be written as UTF-8") from error
+            raise InvalidRequest(
+                f"the text holds half a surrogate pair at character {error.start}; it cannot be written as UTF-8"
+            ) from error
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special).ids
         if add_special and len(ids) > 1 and self.bos_token_id is not None and ids[0] == ids[1] == self.bos_token_id:
             return ids[1:]
@@ -147,7 +153,9 @@ class Tokenizer:
 
     @cached_property
     def bos_token(self) -> str:
-        return "" if self.bos_token_id is None else self.id_to_bytes(self.bos_token_id).decode("utf-8", errors="replace")
+        return (
+            "" if self.bos_token_id is None else self.id_to_bytes(self.bos_token_id).decode("utf-8", errors="replace")
+        )
 
     @cached_property
     def eos_token(self) -> str:
@@ -171,7 +179,9 @@ class Tokenizer:
             CheckpointError: no template, or one that does not compile, loops, grows without end or leaves its sandbox.
         """
         if self.chat_template is None:
-            raise InvalidRequest("this checkpoint has no chat template; give it plain text, or use an instruction-tuned model")
+            raise InvalidRequest(
+                "this checkpoint has no chat template; give it plain text, or use an instruction-tuned model"
+            )
         return self.chat_template.render(
             messages,
             add_generation_prompt=add_generation_prompt,
@@ -197,14 +207,18 @@ def _byte_rule(backend: tokenizers.Tokenizer):  # type: ignore[no-untyped-def]
         return _byte_level_bytes
     if unknown := kinds - {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} or not kinds:
         named = ", ".join(sorted(unknown)) if isinstance(unknown, set) else "none"
-        raise CheckpointError(f"the tokenizer's decoder ({named}) is not supported; byte-level BPE and sentencepiece-style BPE are")
+        raise CheckpointError(
+            f"the tokenizer's decoder ({named}) is not supported; byte-level BPE and sentencepiece-style BPE are"
+        )
     replacements: list[tuple[str, str]] = []
     for step in steps:
         if step["type"] == "Metaspace":
             replacements.append((step["replacement"], " "))
         elif step["type"] == "Replace":
             if "String" not in step["pattern"]:
-                raise CheckpointError("the tokenizer's decoder replaces by a regular expression, which is not supported")
+                raise CheckpointError(
+                    "the tokenizer's decoder replaces by a regular expression, which is not supported"
+                )
             replacements.append((step["pattern"]["String"], step["content"]))
     fallback = "ByteFallback" in kinds
 
