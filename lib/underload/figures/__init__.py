@@ -1,0 +1,73 @@
+"""Figures of book and labs: the house plotting style, the figure that moves, diagrams drawn by code.
+
+    fig, ax = figures.axes(xlabel="batch size", ylabel="step time", yunit="ms")     # matplotlib, in the house style
+    ax.plot(batches, times, **figures.look("measurement"), label="measured")
+    figures.show(fig, alt="…", caption="…", data={"batch size": batches, "step time (ms)": times})
+
+    figures.moving_figure(frame, [figures.Slider("batch", "Batch size", [1, 2, 4, 8])], title="…", alt="…", panels=[…])
+
+    figures.request_life()                                                          # a diagram
+
+Each returns a `Picture`, which a notebook cell shows: HTML that follows the page's theme, fits a phone, prints, and
+carries its text alternative and its data. The same input gives the same bytes. Nothing here imports torch, and
+matplotlib is imported on first use.
+"""
+
+from underload.figures.diagrams import decode_step, kv_filling, ragged_batch, request_life, stage_bar, token_strip
+from underload.figures.landing import collision
+from underload.figures.moving import (
+    Band,
+    Bar,
+    Choice,
+    Commit,
+    Curve,
+    Frame,
+    Mark,
+    Number,
+    Rule,
+    Slider,
+    moving_figure,
+)
+from underload.figures.palette import COLORS, FAMILIES, LOOKS, FigureError, Look, look
+from underload.figures.pen import Pen, drawing
+from underload.figures.plot import Axis, Panel
+from underload.figures.still import Picture
+from underload.figures.style import axes, show, style
+from underload.figures.wording import number, quantity
+
+__all__ = [
+    "COLORS",
+    "FAMILIES",
+    "LOOKS",
+    "Axis",
+    "Band",
+    "Bar",
+    "Choice",
+    "Commit",
+    "Curve",
+    "FigureError",
+    "Frame",
+    "Look",
+    "Mark",
+    "Number",
+    "Panel",
+    "Pen",
+    "Picture",
+    "Rule",
+    "Slider",
+    "axes",
+    "collision",
+    "decode_step",
+    "drawing",
+    "kv_filling",
+    "look",
+    "moving_figure",
+    "number",
+    "quantity",
+    "ragged_batch",
+    "request_life",
+    "show",
+    "stage_bar",
+    "style",
+    "token_strip",
+]

@@ -1,0 +1,620 @@
+"""The one figure that moves without a kernel: values computed here over a grid of controls, looked up by a small script.
+
+`moving_figure` calls an author's function once for every combination of control values and writes the answers into one
+self-contained piece of HTML: the drawing as it starts, native sliders and radios, numbers, a data table, and a script
+that looks frames up and draws them. It computes nothing: formulas and simulations stay in the library. The figure works
+in the built book and in JupyterLab, offline, with a keyboard, on a phone and in both themes; without a script, and on
+paper, it is a still with its numbers. The same data give the same bytes.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+from underload.figures.palette import FigureError, find, ink
+from underload.figures.plot import (
+    MARKERS,
+    Axis,
+    Canvas,
+    Layout,
+    Panel,
+    Scale,
+    curve_style,
+    draw_item,
+    element,
+    frame_of_axes,
+    layouts,
+    nice_limits,
+    ticks,
+)
+from underload.figures.still import Picture, asset, data_fold, opening
+from underload.figures.wording import attributes, quantity, significant, table
+
+MAX_FRAMES = 2_000
+MAX_BYTES = 600_000
+
+# ------------------------------------------------------------------------------------------------ controls
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A native slider over exactly these values, smallest step by step. `unit` follows the value."""
+
+    name: str
+    label: str
+    values: Sequence[float | int | str]
+    start: float | int | str | None = None
+    unit: str = ""
+
+    def options(self) -> list[tuple[Any, str]]:
+        return [(v, v if isinstance(v, str) else quantity(v, self.unit, 4)) for v in self.values]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Native radios: `choices` maps the value the frame function gets to the words the reader sees."""
+
+    name: str
+    label: str
+    choices: Mapping[str, str]
+    start: str | None = None
+
+    def options(self) -> list[tuple[Any, str]]:
+        return list(self.choices.items())
+
+
+Control = Slider | Choice
+
+# ------------------------------------------------------------------------------------------------ what a frame holds
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points joined as their look says. NaN and infinity leave a gap. `low`/`high`: an interval around the curve."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    look: str = "prediction"
+    panel: int = 0
+    variant: int = 0
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    area: bool = False
+    step: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One emphasised point, with thin lines to both axes unless `guides` is off."""
+
+    x: float
+    y: float
+    label: str = ""
+    look: str = "choice"
+    panel: int = 0
+    guides: bool = True
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A line across the plot at one x or one y: an SLO, a ceiling, the edge of stability."""
+
+    x: float | None = None
+    y: float | None = None
+    label: str = ""
+    look: str = "limit"
+    panel: int = 0
+
+
+@dataclass(frozen=True)
+class Band:
+    """A shaded region between two x or two y; None reaches the edge."""
+
+    x: tuple[float | None, float | None] | None = None
+    y: tuple[float | None, float | None] | None = None
+    label: str = ""
+    look: str = "quiet"
+    panel: int = 0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A rectangle in data units: a bar, a row of a schedule, a block of memory. Its label shows where it fits."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    look: str = "decode"
+    label: str = ""
+    panel: int = 0
+    name: str = ""  # a name puts the look into the legend
+
+
+@dataclass(frozen=True)
+class Number:
+    """A value shown large, read out, and kept in the data table."""
+
+    name: str
+    value: float | int | str | None
+    unit: str = ""
+    look: str = "ink"
+    digits: int = 3
+
+    @property
+    def said(self) -> str:
+        return self.value if isinstance(self.value, str) else quantity(self.value, self.unit, self.digits)
+
+
+Item = Curve | Mark | Rule | Band | Bar
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Everything to show at one setting of the controls. `says` is one sentence, shown and read out."""
+
+    curves: Sequence[Curve] = ()
+    marks: Sequence[Mark] = ()
+    rules: Sequence[Rule] = ()
+    bands: Sequence[Band] = ()
+    bars: Sequence[Bar] = ()
+    numbers: Sequence[Number] = ()
+    says: str = ""
+
+    def items(self) -> list[Item]:
+        """In drawing order: what lies below first."""
+        return [*self.bands, *self.bars, *self.rules, *self.curves, *self.marks]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A guess the reader makes before the figure answers. Exactly one of three ways:
+
+    - `control`: the reader sets that control; the marks of the chosen frame stay, labelled `pin`;
+    - `options` (with `replies`, one for all or one each): multiple choice;
+    - `values` (with `answer`, `unit`, `mark`): a slider of possible answers; the reply names the distance.
+    """
+
+    question: str
+    control: str | None = None
+    options: Sequence[str] = ()
+    replies: Sequence[str] | str = ()
+    values: Sequence[float] = ()
+    unit: str = ""
+    answer: float | None = None
+    mark: Callable[[float], Mark] | None = None
+    pin: str = "your choice"
+    button: str = "Commit"
+
+    def reply(self, value: float) -> str:
+        """What is said to a guess of `value`: the answer, and how far off the guess was."""
+        assert self.answer is not None
+        said, truth = quantity(value, self.unit), quantity(self.answer, self.unit)
+        if value == self.answer:
+            return f"You said {said}: exactly that."
+        if value > 0 and self.answer > 0:
+            ratio = max(value, self.answer) / min(value, self.answer)
+            if ratio < 1.1:
+                return f"You said {said}; it is {truth}. Within a tenth."
+            how = f"{significant(ratio, 2):g} times too {'high' if value > self.answer else 'low'}"
+            return f"You said {said}; it is {truth}. That is {how}."
+        return f"You said {said}; it is {truth}. The difference is {quantity(value - self.answer, self.unit)}."
+
+
+# ------------------------------------------------------------------------------------------------ the figure
+
+
+def moving_figure(
+    frame: Callable[..., Frame],
+    controls: Sequence[Control],
+    *,
+    title: str,
+    alt: str,
+    panels: Sequence[Panel],
+    caption: str = "",
+    commit: Commit | None = None,
+    name: str | None = None,
+) -> Picture:
+    """A figure whose controls move through frames computed now, by `frame(**controls)`, one call a combination.
+
+    Args:
+        frame: gets one keyword a control (a slider's value, a choice's key) and returns what to show there.
+        controls: sliders and choices, in reading order.
+        title: what the figure is about, a line.
+        alt: what it shows, said to someone who cannot see it.
+        panels: the axes; items name theirs by position (`panel=0`).
+        caption: what to see in it. Plain text, as are all labels: nothing is taken as HTML.
+        commit: the guess to make before the answer shows.
+        name: anchor of the figure, "fig-" put before it.
+
+    Returns:
+        A `Picture`; a notebook cell that ends with it shows it.
+
+    Raises:
+        FigureError: no controls, panels, alt or title; a start outside a control's values; a combination whose frame fails;
+            an item without a panel; more than 2,000 combinations or 600 kB of data.
+    """
+    _check(controls, title, alt, panels, commit)
+    options = [control.options() for control in controls]
+    count = math.prod(len(each) for each in options)
+    if count > MAX_FRAMES:
+        raise FigureError(f"{count} combinations of control values; at most {MAX_FRAMES}: take fewer values for a control")
+    settings = [dict(zip((c.name for c in controls), (v for v, _ in combo), strict=True)) for combo in itertools.product(*options)]
+    frames = [_frame_at(frame, setting) for setting in settings]
+    start = [_start_index(control) for control in controls]
+
+    drawn = [_prepare(panel, position, frames) for position, panel in enumerate(panels)]
+    pool = Pool()
+    looked_up = [_encode(each, panels, pool) for each in frames]
+    extra = _encode_commit(commit, controls, pool)
+    data = {
+        "counts": [len(each) for each in options],
+        "start": start,
+        "said": [[words for _, words in each] for each in options],
+        "labels": [control.label for control in controls],
+        "panels": [[*_scale_data(x), *_scale_data(y)] for x, y, _, _ in drawn],
+        "layouts": [[[each.plot_width, each.plot_height] for each in shapes] for _, _, shapes, _ in drawn],
+        "ink": {"surface": ink("surface")},
+        "pool": pool.items,
+        "frames": looked_up,
+        "commit": extra,
+        "pin": _pin_style(commit),
+    }
+    encoded = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    if len(encoded) > MAX_BYTES:
+        raise FigureError(
+            f"the figure holds {len(encoded):,} bytes of data; at most {MAX_BYTES:,}: take fewer points a curve or fewer control values"
+        )
+    # inside a script element only "<" can end it early
+    encoded = encoded.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+    first = _position(start, data["counts"])  # type: ignore[arg-type]
+    shown = frames[first]
+    body = [
+        f'<div class="ul-title" role="heading" aria-level="4">{escape(title)}</div>',
+        _commit_form(commit, controls),
+        _controls_form(controls, start),
+        _setting(controls, start),
+        _numbers(frames, shown),
+        _legend(frames),
+        '<div class="ul-panels">',
+        *(
+            _panel_svg(panel, position, each, looked_up[first]["i"], pool.items, alt)
+            for position, (panel, each) in enumerate(zip(panels, drawn, strict=True))
+        ),
+        "</div>",
+        f'<p class="ul-says"{"" if any(f.says for f in frames) else " hidden"}>{escape(shown.says)}</p>',
+        '<p class="ul-sr" role="status" aria-live="polite"></p>',
+        f'<figcaption class="ul-caption">{escape(caption)}</figcaption>' if caption else "",
+        _tables(controls, settings, frames, shown, start),
+        f'<script type="application/json">{encoded}</script>',
+        f"<script>{asset('moving.js')}</script>",
+    ]
+    html = opening("ul-moving", name, data_ul_moving="") + "".join(body) + "</figure>"
+    return Picture(html=html, alt=alt, data=_data(controls, settings, frames))
+
+
+class Pool:
+    """Each distinct item once; frames name items by number."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, item: dict[str, Any]) -> int:
+        key = json.dumps(item, sort_keys=True)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.items)
+            self.items.append(item)
+        return self._numbers[key]
+
+
+def as_item(thing: Item) -> dict[str, Any]:
+    """An item as plain data for the pool: five significant digits, None where there is no value."""
+    if isinstance(thing, Curve):
+        xs, ys = _values(thing.x), _values(thing.y)
+        if len(xs) != len(ys):
+            raise FigureError(f"curve {thing.name!r} has {len(xs)} x and {len(ys)} y values; give as many of one as of the other")
+        item: dict[str, Any] = {"kind": "curve", "panel": thing.panel, "look": thing.look, "name": thing.name, "x": xs, "y": ys}
+        item |= curve_style(thing.look, thing.variant)
+        if len(xs) > 60:
+            item["marker"] = ""  # so many points are a line
+            item["line"] = True
+        if (thing.low is None) != (thing.high is None):
+            raise FigureError(f"curve {thing.name!r} has one of low and high; give both ends of the interval")
+        if thing.low is not None and thing.high is not None:
+            item |= {"low": _values(thing.low), "high": _values(thing.high)}
+            if not len(item["low"]) == len(item["high"]) == len(xs):
+                raise FigureError(f"curve {thing.name!r}: low and high need {len(xs)} values each, as x has")
+        return item | {"area": thing.area, "step": thing.step}
+    if isinstance(thing, Mark):
+        found = find(thing.look)
+        return {
+            "kind": "mark", "panel": thing.panel, "look": thing.look, "x": _value(thing.x), "y": _value(thing.y), "label": thing.label,
+            "guides": thing.guides, "marker": MARKERS[found.marker or "circle"], "hollow": found.marker in ("ring", "pin"),
+        }  # fmt: skip
+    find(thing.look)
+    if isinstance(thing, Bar):
+        return {"kind": "bar", "panel": thing.panel, "look": thing.look, "x": _values(thing.x), "y": _values(thing.y), "label": thing.label}
+    kind = "rule" if isinstance(thing, Rule) else "band"
+    if (thing.x is None) == (thing.y is None):
+        raise FigureError(f"a {kind} needs exactly one of x and y, got x={thing.x}, y={thing.y}")
+    axis, given = ("x", thing.x) if thing.x is not None else ("y", thing.y)
+    value = _value(given) if isinstance(thing, Rule) else [None if v is None else _value(v) for v in given]  # type: ignore[arg-type,union-attr]
+    return {"kind": kind, "panel": thing.panel, "look": thing.look, axis: value, "label": thing.label}
+
+
+def _value(value: Any) -> float | int | None:
+    if value is None:
+        return None
+    value = float(value)
+    if not math.isfinite(value):
+        return None
+    value = float(f"{value:.5g}")
+    return int(value) if value == int(value) and abs(value) < 1e15 else value
+
+
+def _values(values: Iterable[Any]) -> list[float | int | None]:
+    return [_value(v) for v in values]
+
+
+def _check(controls: Sequence[Control], title: str, alt: str, panels: Sequence[Panel], commit: Commit | None) -> None:
+    if not controls or not panels:
+        raise FigureError(f"{len(controls)} controls and {len(panels)} panels; a moving figure needs at least one of each")
+    if not title.strip() or not alt.strip():
+        raise FigureError("title and alt must say something: alt is all that a reader who cannot see gets")
+    names = [control.name for control in controls]
+    if len(set(names)) < len(names):
+        raise FigureError(f"control names {names} repeat: give each its own")
+    for control in controls:
+        if not control.options():
+            raise FigureError(f"control {control.name!r} has no values; give at least one")
+        _start_index(control)
+    if commit is None:
+        return
+    if [commit.control is not None, bool(commit.options), bool(commit.values)].count(True) != 1:
+        raise FigureError("a commit takes exactly one of control=, options= and values=")
+    if commit.control is not None and commit.control not in names:
+        raise FigureError(f"commit names the control {commit.control!r}; the controls are {names}")
+    if commit.values and commit.answer is None:
+        raise FigureError("a commit with values= needs answer=, the value that is right")
+    if commit.options and not isinstance(commit.replies, str) and len(commit.replies) not in (0, len(commit.options)):
+        raise FigureError(f"{len(commit.replies)} replies to {len(commit.options)} options; give one for all, or one each")
+
+
+def _start_index(control: Control) -> int:
+    values = [value for value, _ in control.options()]
+    if control.start is None:
+        return 0
+    if control.start not in values:
+        raise FigureError(f"control {control.name!r} starts at {control.start!r}, which is none of its values {values}")
+    return values.index(control.start)
+
+
+def _frame_at(frame: Callable[..., Frame], setting: dict[str, Any]) -> Frame:
+    try:
+        result = frame(**setting)
+    except Exception as error:
+        raise FigureError(f"the frame at {setting} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(result, Frame):
+        raise FigureError(f"the frame at {setting} is a {type(result).__name__}; return a figures.Frame")
+    return result
+
+
+def _position(indices: Sequence[int], counts: Sequence[int]) -> int:
+    at = 0
+    for index, count in zip(indices, counts, strict=True):
+        at = at * count + index
+    return at
+
+
+def _prepare(panel: Panel, position: int, frames: Sequence[Frame]) -> tuple[Scale, Scale, list[Layout], str]:
+    """Scales, layouts and the static markup of one panel: limits hold the data of every frame."""
+    reach: dict[str, list[float]] = {"x": [], "y": []}
+    seen: set[int] = set()
+    for each in frames:
+        for thing in each.items():
+            if thing.panel != position or id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            item = as_item(thing)
+            for axis in ("x", "y"):
+                found = item.get(axis)
+                reach[axis] += [v for v in (found if isinstance(found, list) else [found]) if v is not None]
+            for edge in ("low", "high"):
+                reach["y"] += [v for v in item.get(edge) or [] if v is not None]
+    scales, marks = [], []
+    for values, axis, room in ((reach["x"], panel.x, 6), (reach["y"], panel.y, max(round(4 * panel.height), 2))):
+        low, high = nice_limits(values, axis)
+        scales.append(Scale(low, high, axis.log, axis.descending))
+        marks.append(ticks(axis, (low, high), room))
+    return scales[0], scales[1], (shapes := layouts(panel, marks[1])), "\n".join(
+        frame_of_axes(panel, shape, scales[0], scales[1], marks[0], marks[1]) for shape in shapes
+    )
+
+
+def _scale_data(scale: Scale) -> list[float | int]:
+    return [scale.low, scale.high, int(scale.log), int(scale.descending)]
+
+
+def _encode(each: Frame, panels: Sequence[Panel], pool: Pool) -> dict[str, Any]:
+    numbers = []
+    for thing in each.items():
+        if not 0 <= thing.panel < len(panels):
+            raise FigureError(f"an item is for panel {thing.panel}; the figure has panels 0…{len(panels) - 1}")
+        numbers.append(pool.number(as_item(thing)))
+    return {"i": numbers, "n": [n.said for n in each.numbers], "s": each.says}
+
+
+def _encode_commit(commit: Commit | None, controls: Sequence[Control], pool: Pool) -> dict[str, Any] | None:
+    if commit is None:
+        return None
+    if commit.control is not None:
+        return {"way": "control", "control": [c.name for c in controls].index(commit.control)}
+    if commit.options:
+        replies = [commit.replies] * len(commit.options) if isinstance(commit.replies, str) else list(commit.replies)
+        return {"way": "options", "replies": replies or [""] * len(commit.options)}
+    marks = [pool.number(as_item(replace(commit.mark(v), look="choice", guides=False, label=commit.pin))) for v in commit.values] if commit.mark else []
+    return {
+        "way": "values",
+        "said": [quantity(v, commit.unit, 4) for v in commit.values],
+        "replies": [commit.reply(v) for v in commit.values],
+        "marks": marks,
+    }
+
+
+def _pin_style(commit: Commit | None) -> dict[str, Any] | None:
+    if commit is None:
+        return None
+    return {"look": "choice", "marker": MARKERS["pin"], "hollow": True, "label": commit.pin, "guides": False, "under": True}
+
+
+def _panel_svg(panel: Panel, position: int, drawn: tuple[Scale, Scale, list[Layout], str], numbers: Sequence[int], pool: Sequence[Mapping[str, Any]], alt: str) -> str:
+    x, y, shapes, static = drawn
+    parts = []
+    label = alt if position == 0 else f"{panel.title or panel.y.label}: part of the same figure"
+    for layout, axes in zip(shapes, static.split("\n"), strict=True):
+        canvas = Canvas(layout, x, y)
+        mine = [pool[n] for n in numbers if pool[n]["panel"] == position]
+        below = "".join(draw_item(canvas, item) for item in mine if item["kind"] != "mark")
+        above = "".join(draw_item(canvas, item) for item in mine if item["kind"] == "mark")
+        plot = attributes(x=layout.left, y=layout.top, width=layout.plot_width, height=layout.plot_height)
+        curtain = element("text", "?", class_="ul-curtain", x=layout.left + layout.plot_width / 2, y=layout.top + layout.plot_height / 2 + 22, text_anchor="middle")
+        parts.append(
+            f'<svg class="ul-{layout.name}" viewBox="0 0 {layout.width:g} {layout.height:g}" role="img" aria-label="{escape(label)}" data-panel="{position}">'
+            f'{axes}<svg class="ul-items"{plot}>{below}</svg><svg class="ul-items ul-open"{plot}>{above}</svg>{curtain}</svg>'
+        )
+    return f'<div class="ul-panel{" ul-half" if panel.half else ""}">{"".join(parts)}</div>'
+
+
+def _commit_form(commit: Commit | None, controls: Sequence[Control]) -> str:
+    if commit is None:
+        return ""
+    question = f'<p class="ul-question">{escape(commit.question)}</p>'
+    answer = ""
+    if commit.options:
+        answer = _radios(commit.question, "guess", commit.options, -1, hidden_legend=True)
+        question = question.replace('class="ul-question"', 'class="ul-question" aria-hidden="true"')
+    elif commit.values:
+        middle = len(commit.values) // 2
+        words = [quantity(v, commit.unit, 4) for v in commit.values]
+        answer = _range("Your guess", "guess", words, middle)
+    buttons = (
+        f'<p class="ul-buttons"><button type="submit" class="ul-commit">{escape(commit.button)}</button>'
+        '<button type="button" class="ul-skip">Show me without a guess</button></p>'
+    )
+    # hidden until the script runs: without one there is nothing to commit to
+    return f'<form class="ul-guess" data-lm-suppress-shortcuts="true" hidden>{question}{answer}<div class="ul-slot"></div>{buttons}</form><p class="ul-reply" hidden></p>'
+
+
+def _controls_form(controls: Sequence[Control], start: Sequence[int]) -> str:
+    parts = []
+    for position, (control, index) in enumerate(zip(controls, start, strict=True)):
+        words = [said for _, said in control.options()]
+        if isinstance(control, Slider):
+            parts.append(_range(control.label, str(position), words, index))
+        else:
+            parts.append(_radios(control.label, str(position), words, index))
+    return f'<form class="ul-controls" data-lm-suppress-shortcuts="true" autocomplete="off">{"".join(parts)}</form>'
+
+
+def _range(label: str, name: str, words: Sequence[str], index: int) -> str:
+    bare = attributes(type="range", name=name, min=0, max=len(words) - 1, step=1, value=index, aria_valuetext=words[index])
+    return (
+        f'<label class="ul-control"><span class="ul-label-row"><span>{escape(label)}</span><output class="ul-value">{escape(words[index])}</output></span>'
+        f'<input{bare}><span class="ul-ends" aria-hidden="true"><span>{escape(words[0])}</span><span>{escape(words[-1])}</span></span></label>'
+    )
+
+
+def _radios(label: str, name: str, words: Sequence[str], index: int, hidden_legend: bool = False) -> str:
+    radios = "".join(
+        f'<label><input type="radio" name="{escape(name)}" value="{i}"{" checked" if i == index else ""}><span>{escape(text)}</span></label>'
+        for i, text in enumerate(words)
+    )
+    sr = ' class="ul-sr"' if hidden_legend else ""
+    return f'<fieldset class="ul-control ul-radios"><legend{sr}>{escape(label)}</legend>{radios}</fieldset>'
+
+
+def _setting(controls: Sequence[Control], start: Sequence[int]) -> str:
+    """The controls in words: what a printed page shows in their place."""
+    return '<p class="ul-setting">' + "".join(
+        f"<span>{escape(control.label)}: <b>{escape(control.options()[index][1])}</b></span>" for control, index in zip(controls, start, strict=True)
+    ) + "</p>"  # fmt: skip
+
+
+def _numbers(frames: Sequence[Frame], shown: Frame) -> str:
+    if not shown.numbers:
+        return ""
+    names = [n.name for n in shown.numbers]
+    for each in frames:
+        if [n.name for n in each.numbers] != names:
+            raise FigureError(f"numbers {[n.name for n in each.numbers]} in one frame, {names} in another: give every frame the same")
+    tiles = "".join(
+        f'<div class="ul-number"><dt>{escape(n.name)}</dt><dd{attributes(style=f"--ul-mine:{ink(n.look)}")}>{escape(n.said)}</dd><dd class="ul-then" hidden></dd></div>'
+        for n in shown.numbers
+    )
+    return f'<dl class="ul-numbers">{tiles}</dl>'
+
+
+def _legend(frames: Sequence[Frame]) -> str:
+    entries: dict[tuple[str, str, int], str] = {}
+    for each in frames:
+        for curve in each.curves:
+            if curve.name:
+                entries.setdefault((curve.name, curve.look, curve.variant), _swatch(curve))
+        for bar in each.bars:
+            if bar.name:
+                swatch = element("rect", class_="ul-bar", x="4", y="2", width="20", height="10", fill=ink(bar.look))
+                entries.setdefault((bar.name, bar.look, 0), swatch)
+    if not entries:
+        return ""
+    rows = "".join(
+        f'<li><svg viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">{swatch}</svg>{escape(name)}</li>'
+        for (name, _, _), swatch in entries.items()
+    )
+    return f'<ul class="ul-legend">{rows}</ul>'
+
+
+def _swatch(curve: Curve) -> str:
+    style, colour = curve_style(curve.look, curve.variant), ink(curve.look)
+    parts = ""
+    if style["line"] or len(list(curve.x)) > 60:
+        parts += element("path", class_="ul-curve", d="M1 7H27", stroke=colour, stroke_dasharray=style["dash"] or None)
+    if style["marker"] and len(list(curve.x)) <= 60:
+        parts += element("path", class_="ul-dot", d=style["marker"], transform="translate(14 7)",
+                         fill=ink("surface") if style["hollow"] else colour, stroke=colour if style["hollow"] else ink("surface"))  # fmt: skip
+    return parts
+
+
+def _data(controls: Sequence[Control], settings: Sequence[Mapping[str, Any]], frames: Sequence[Frame]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {}
+    for control in controls:
+        title = f"{control.label} ({control.unit})" if isinstance(control, Slider) and control.unit else control.label
+        words = dict(control.options())
+        columns[title] = [words[s[control.name]] if isinstance(control, Choice) else s[control.name] for s in settings]
+    for position, number in enumerate(frames[0].numbers):
+        title = f"{number.name} ({number.unit})" if number.unit else number.name
+        columns[title] = [each.numbers[position].value for each in frames]
+    return columns
+
+
+def _tables(controls: Sequence[Control], settings: Sequence[Mapping[str, Any]], frames: Sequence[Frame], shown: Frame, start: Sequence[int]) -> str:
+    columns = _data(controls, settings, frames)
+    tables = []
+    if frames[0].numbers:
+        tables.append(table(columns, zip(*columns.values(), strict=True), "The numbers at every setting"))
+    curves = [c for c in shown.curves if c.name]
+    if curves:
+        fixed = all(_same_curves(f.curves, shown.curves) for f in frames)
+        words = ", ".join(f"{c.label} {c.options()[i][1]}" for c, i in zip(controls, start, strict=True))
+        rows = [(c.name, x, y) for c in curves for x, y in zip(_values(c.x), _values(c.y), strict=True)]
+        tables.append(table(("curve", "x", "y"), rows, "The curves" if fixed else f"The curves at {words}").replace('<div class="ul-scroll"', f'<div class="ul-scroll{"" if fixed else " ul-now"}"'))
+    return data_fold(tables)
+
+
+def _same_curves(some: Sequence[Curve], others: Sequence[Curve]) -> bool:
+    return len(some) == len(others) and all(a is b or as_item(a) == as_item(b) for a, b in zip(some, others, strict=True))
+

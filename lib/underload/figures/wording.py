@@ -1,0 +1,99 @@
+"""Numbers and text as they stand in figures: three significant digits, the prefix a person would say, HTML escaped."""
+
+import math
+from collections.abc import Iterable
+from html import escape
+from numbers import Integral
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_PREFIXED = ("B", "B/s", "FLOP", "FLOPs", "FLOP/s", "W", "J", "Hz")
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+NO_VALUE = "no value"
+
+
+def significant(value: float, digits: int = 3) -> float:
+    """`value` rounded to so many significant digits."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    return round(value, digits - 1 - math.floor(math.log10(abs(value))))
+
+
+def number(value: float | int | None, digits: int = 3) -> str:
+    """`value` in words a reader can say: 0.0213, 431, 12,300, 3.2×10⁹, ∞, "no value" for None and NaN.
+
+    Whole numbers given as int stay exact.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NO_VALUE
+    if isinstance(value, Integral):
+        return f"{int(value):,}".replace("-", "−")
+    value = float(value)
+    if math.isnan(value):
+        return NO_VALUE
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    value = significant(value, digits)
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    if exponent >= 9 or exponent < -4:
+        mantissa = f"{value / 10.0**exponent:.{digits - 1}f}".rstrip("0").rstrip(".")
+        said = f"{mantissa}×10{str(exponent).translate(_SUPERSCRIPT)}"
+    else:
+        said = f"{value:,.{max(digits - 1 - exponent, 0)}f}"
+        if "." in said:
+            said = said.rstrip("0").rstrip(".")
+    return said.replace("-", "−")
+
+
+def quantity(value: float | int | None, unit: str = "", digits: int = 3) -> str:
+    """`value` with its unit, scaled to the prefix a person would use.
+
+    Seconds below one become ms, µs or ns; bytes, FLOP and the like take k, M, G, T (powers of 1000). Other units stay as
+    they are. `quantity(0.0213, "s")` is "21.3 ms", `quantity(5.4e8, "B")` is "540 MB".
+    """
+    if value is None or not math.isfinite(float(value)):
+        said = number(None if value is None else float(value))
+        return said if said == NO_VALUE or not unit else f"{said} {unit}"
+    rounded = significant(float(value), digits)  # first, so that 0.9996 s is 1 s and not 1000 ms
+    if unit == "s" and 0 < abs(rounded) < 1:
+        for scale, name in _SECONDS:
+            if abs(rounded) >= scale * (1 - 1e-12):
+                return f"{number(rounded / scale, digits)} {name}"
+        return f"{number(rounded, digits)} s"
+    if unit in _PREFIXED and abs(rounded) >= 1e3:
+        for scale, prefix in _PREFIXES:
+            if abs(rounded) >= scale:
+                return f"{number(rounded / scale, digits)} {prefix}{unit}"
+    said = number(value, digits)
+    return f"{said} {unit}" if unit else said
+
+
+def attributes(**values: object) -> str:
+    """HTML attributes in the order given, escaped; `_` at the end is dropped, inside it is `-`; None leaves one out."""
+    return "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for name, value in values.items() if value is not None
+    )
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]], caption: str = "") -> str:
+    """An HTML table; numbers as `number` says them at five digits, so that a reader can copy them."""
+    head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in columns)
+    body = "".join("<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row) + "</tr>" for row in rows)
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return (
+        f'<div class="ul-scroll" tabindex="0" role="region" aria-label="{escape(caption or "Data of this figure")}">'
+        f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return NO_VALUE
+    if isinstance(value, str):
+        return value
+    if hasattr(value, "item"):  # a NumPy scalar
+        value = value.item()
+    return number(value, 5) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
