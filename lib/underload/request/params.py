@@ -1,9 +1,14 @@
 """How the next token is chosen, and when to stop."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 from underload.request.errors import InvalidRequest
+
+# Beyond it a biased logit could leave float32. It is a force, not a nudge, long before.
+MAX_LOGIT_BIAS = 1e30
 
 
 @dataclass(frozen=True)
@@ -17,15 +22,16 @@ class SamplingParams:
         max_tokens: tokens to generate at most, >= 1.
         min_tokens: tokens before a stop token or stop string may end the text, 0 <= min_tokens <= max_tokens.
         temperature: 0 is argmax; larger is flatter.
-        top_k: keep the k most probable tokens; below 1 (or >= vocabulary) means off.
+        top_k: keep the k most probable tokens, the lower ids of a tie; below 1 (or >= vocabulary) means off.
         top_p: keep the smallest set of most probable tokens whose probabilities reach top_p (Holtzman et al.,
             "The Curious Case of Neural Text Degeneration", ICLR 2020); 1 is off, 0 keeps the most probable one.
-        min_p: drop tokens less probable than min_p times the most probable one; 0 is off.
+        min_p: drop tokens less probable than min_p times the most probable one; 0 is off (Nguyen et al., "Turning Up
+            the Heat: Min-p Sampling", ICLR 2025).
         repetition_penalty: divides positive (multiplies negative) logits of tokens seen in prompt or output
             (Keskar et al., "CTRL", 2019, section 4.1); 1 is off.
         frequency_penalty: subtracted once per earlier occurrence in the output.
         presence_penalty: subtracted once if the token occurs in the output.
-        logit_bias: token id -> added to its logit.
+        logit_bias: token id -> added to its logit, after the penalties; -inf bans the token.
         stop: strings that end the text; they are not part of it.
         stop_token_ids: token ids that end the text, besides the model's own end-of-text tokens.
         ignore_eos: go on past the model's own end-of-text tokens (for measurements).
@@ -56,18 +62,43 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         # A lone string is the commonest slip: ("abc") would otherwise become three one-letter stops.
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        for name in ("stop", "stop_token_ids"):
+            value = getattr(self, name)
+            self._require(value is None or isinstance(value, list | tuple | Set), name, "a list")
+            object.__setattr__(self, name, tuple(value or ()))
+        self._require(self.logit_bias is None or isinstance(self.logit_bias, Mapping), "logit_bias", "a mapping")
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias or {}))  # the caller may change theirs later
+        # Types first: these values come out of JSON as often as out of code, and must not fail as a comparison.
+        for name in ("max_tokens", "min_tokens", "top_k", "n"):
+            self._require(_is_whole(getattr(self, name)), name, "a whole number")
+        for name in ("seed", "logprobs"):
+            self._require(getattr(self, name) is None or _is_whole(getattr(self, name)), name, "a whole number or None")
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"):
+            self._require(_is_number(getattr(self, name)), name, "a number")
+        self._require(all(isinstance(text, str) for text in self.stop), "stop", "strings")
+        self._require(all(map(_is_whole, self.stop_token_ids)), "stop_token_ids", "token ids (whole numbers)")
+        self._require(all(map(_is_whole, self.logit_bias)), "logit_bias", "keyed by token id (a whole number)")
+        biases = self.logit_bias.values()
+
         self._require(self.max_tokens >= 1, "max_tokens", "at least 1")
-        self._require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", f"between 0 and max_tokens ({self.max_tokens})")
-        self._require(0 <= self.temperature < float("inf"), "temperature", "0 (argmax) or a finite positive number")
+        self._require(
+            0 <= self.min_tokens <= self.max_tokens, "min_tokens", f"between 0 and max_tokens ({self.max_tokens})"
+        )
+        self._require(0 <= self.temperature < math.inf, "temperature", "0 (argmax) or a finite positive number")
         self._require(0 <= self.top_p <= 1, "top_p", "between 0 and 1")
         self._require(0 <= self.min_p <= 1, "min_p", "between 0 and 1")
-        self._require(0 < self.repetition_penalty < float("inf"), "repetition_penalty", "a finite number above 0 (1 is off)")
-        self._require(abs(self.frequency_penalty) < float("inf"), "frequency_penalty", "finite")
-        self._require(abs(self.presence_penalty) < float("inf"), "presence_penalty", "finite")
-        self._require(all(bias == bias for bias in self.logit_bias.values()), "logit_bias", "numbers, not NaN")
+        self._require(
+            0 < self.repetition_penalty < math.inf, "repetition_penalty", "a finite number above 0 (1 is off)"
+        )
+        self._require(math.isfinite(self.frequency_penalty), "frequency_penalty", "finite")
+        self._require(math.isfinite(self.presence_penalty), "presence_penalty", "finite")
+        self._require(
+            all(_is_number(bias) and (bias == -math.inf or abs(bias) <= MAX_LOGIT_BIAS) for bias in biases),
+            "logit_bias",
+            f"numbers from -{MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}, or -inf to ban a token",
+        )
         self._require(all(self.stop), "stop", "non-empty strings (an empty one would stop at once)")
         self._require(self.logprobs is None or self.logprobs >= 0, "logprobs", "None or at least 0")
         self._require(self.n >= 1, "n", "at least 1")
@@ -75,3 +106,11 @@ class SamplingParams:
     def _require(self, holds: bool, name: str, wanted: str) -> None:
         if not holds:
             raise InvalidRequest(f"{name} must be {wanted}, got {getattr(self, name)!r}")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
