@@ -130,6 +130,76 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
     return make
 
 
+def write_tiny_gguf(path: Path, kind: str, stored: str = "F32") -> Path:
+    """The tiny model of `kind` (llama, llama-untied, qwen2, qwen3) as llama.cpp's converter would write it: its names,
+    its row order for llama's queries and keys, rows of whole blocks quantised as `stored` and others left in F16."""
+    import gguf
+    import numpy as np
+
+    model = tiny_reference(kind)
+    config = model.config
+    architecture = {"llama-untied": "llama"}.get(kind, kind)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer = gguf.GGUFWriter(str(path), architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    vocabulary = json.loads(tiny_tokenizer().to_str())["model"]
+    tokens = sorted(vocabulary["vocab"], key=vocabulary["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if index < 3 else 1 for index in range(len(tokens))])
+    writer.add_token_merges([" ".join(merge) for merge in vocabulary["merges"]])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = tensor.numpy().astype(np.float32)
+        if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
+            heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+            values = values.reshape(heads, 2, head_dim // 2, -1).swapaxes(1, 2).reshape(values.shape)
+        kind_ = gguf.GGMLQuantizationType[stored if values.ndim == 2 else "F32"]
+        if values.shape[-1] % gguf.GGML_QUANT_SIZES[kind_][0]:
+            kind_ = gguf.GGMLQuantizationType.F16
+        data = gguf.quants.quantize(np.ascontiguousarray(values), kind_)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=kind_)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny_gguf(kind, stored="F32")`: the same tiny model as `tiny_checkpoint(kind)`, as a GGUF file."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("gguf")
+    made: dict[tuple[str, str], Path] = {}
+
+    def make(kind: str, stored: str = "F32") -> Path:
+        if (kind, stored) not in made:
+            made[kind, stored] = write_tiny_gguf(
+                tmp_path_factory.mktemp(f"{kind}-{stored}") / f"{kind}.gguf", kind, stored
+            )
+        return made[kind, stored]
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The GGUF file of SmolLM2-135M-Instruct, where it has been fetched; skips by name elsewhere."""

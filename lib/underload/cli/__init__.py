@@ -31,7 +31,7 @@ Where to start:
 
 EPILOG = """\
 Each command explains itself: underload COMMAND --help. Commands that print figures take --json.
-Exit codes: 0 done, 1 the answer is no, 2 something to mend (the message says what), 130 interrupted.
+Exit codes: 0 done, 2 something to mend (the message says what), 130 interrupted.
 """
 
 

@@ -51,6 +51,11 @@ def shape_from_config(config: Mapping[str, Any], name: str, generation: Mapping[
             )
         return value
 
+    own = f"{name}: generation_config.json"
+    begin, config_end = (
+        _token_ids(config, key, where, whole("vocab_size")) for key in ("bos_token_id", "eos_token_id")
+    )
+    end = _token_ids(generation or {}, "eos_token_id", own, whole("vocab_size")) or config_end
     heads, hidden = whole("num_attention_heads"), whole("hidden_size")
     theta, scaling = _rope(config, where, whole("max_position_embeddings", 2048))
     try:
@@ -70,11 +75,8 @@ def shape_from_config(config: Mapping[str, Any], name: str, generation: Mapping[
             tied=_flag(config, "tie_word_embeddings", False, where),
             attention_bias=with_bias,
             qk_norm=with_head_norm,
-            bos_token_id=_token_ids(config, "bos_token_id", where)[0]
-            if _token_ids(config, "bos_token_id", where)
-            else None,
-            eos_token_ids=_token_ids(generation or {}, "eos_token_id", f"{name}: generation_config.json")
-            or _token_ids(config, "eos_token_id", where),
+            bos_token_id=begin[0] if begin else None,
+            eos_token_ids=end,
         )
     except CheckpointError:
         raise
@@ -184,12 +186,14 @@ def _flag(config: Mapping[str, Any], key: str, default: bool, where: str) -> boo
     return value
 
 
-def _token_ids(config: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
+def _token_ids(config: Mapping[str, Any], key: str, where: str, vocab_size: int) -> tuple[int, ...]:
     value = config.get(key)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     for index in ids:
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= _MAX_SIZE:
-            raise CheckpointError(f"{where}: {key} must be a token id or a list of them, got {_short(value)}")
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < vocab_size:
+            raise CheckpointError(
+                f"{where}: {key} must be a token id below {vocab_size} or a list of them, got {_short(value)}"
+            )
     return tuple(ids)
 
 
