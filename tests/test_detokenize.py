@@ -1,5 +1,7 @@
 """Ids to text: whatever the token borders, streamed text is the decoded text, and nothing sent is taken back."""
 
+import itertools
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -54,7 +56,7 @@ def test_the_start_of_a_stop_string_is_not_sent_before_it_is_known_to_be_none():
 def test_a_character_split_over_tokens_comes_out_whole(cuts):
     raw = "😀".encode()
     borders = [0, *cuts, 4]
-    pieces = [raw[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [raw[a:b] for a, b in itertools.pairwise(borders)]
     deltas, rest, _ = stream(pieces)
     assert deltas == [""] * (len(pieces) - 1) + ["😀"] and rest == ""
 
@@ -172,7 +174,7 @@ cut_points = st.lists(st.integers(0, 200), max_size=30)
 
 def cut(raw: bytes, points) -> list[bytes]:
     borders = [0, *sorted({p % (len(raw) + 1) for p in points}), len(raw)]
-    return [raw[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [raw[a:b] for a, b in itertools.pairwise(borders)]
 
 
 def first_stop(text: str, stops) -> str:

@@ -20,14 +20,17 @@ from underload.request import (
 )
 
 BAD = [
-    ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", "3"), ("max_tokens", None), ("max_tokens", True),
+    ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", "3"),
+    ("max_tokens", None), ("max_tokens", True),
     ("min_tokens", -1), ("min_tokens", 17),
     ("temperature", -0.1), ("temperature", math.nan), ("temperature", math.inf), ("temperature", "hot"),
     ("top_k", 2.5), ("top_k", None),
     ("top_p", -0.1), ("top_p", 1.1), ("top_p", math.nan),
     ("min_p", -0.1), ("min_p", 1.1), ("min_p", math.nan),
-    ("repetition_penalty", 0), ("repetition_penalty", -1), ("repetition_penalty", math.inf), ("repetition_penalty", math.nan),
-    ("frequency_penalty", math.inf), ("frequency_penalty", math.nan), ("presence_penalty", -math.inf), ("presence_penalty", "x"),
+    ("repetition_penalty", 0), ("repetition_penalty", -1), ("repetition_penalty", math.inf),
+    ("repetition_penalty", math.nan),
+    ("frequency_penalty", math.inf), ("frequency_penalty", math.nan), ("presence_penalty", -math.inf),
+    ("presence_penalty", "x"),
     ("logit_bias", {3: math.nan}), ("logit_bias", {3: math.inf}), ("logit_bias", {3: 1e31}), ("logit_bias", {"3": 1.0}),
     ("logit_bias", {3: "1"}),
     ("stop", [""]), ("stop", ["", "x"]), ("stop", [3]),
@@ -68,7 +71,9 @@ def test_what_json_writes_as_null_means_none_of_it():
 
 
 def test_numbers_of_numpy_are_numbers():
-    SamplingParams(max_tokens=np.int64(3), top_p=np.float32(0.5), stop_token_ids=np.array([1, 2]).tolist(), seed=np.uint64(7))
+    SamplingParams(
+        max_tokens=np.int64(3), top_p=np.float32(0.5), stop_token_ids=np.array([1, 2]).tolist(), seed=np.uint64(7)
+    )
 
 
 def test_a_bias_cannot_be_changed_behind_the_check():
@@ -105,7 +110,9 @@ def test_a_good_value_is_kept_as_it_was_given(wishes):
     assert all(getattr(params, name) == value for name, value in wishes.items())
 
 
-anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+anything = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+)
 
 
 @given(st.sampled_from(sorted({name for name, _ in BAD})), anything)

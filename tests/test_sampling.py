@@ -1,5 +1,6 @@
-"""Choosing tokens: the law against a slow reference, the draws against the law, one request apart from its neighbours."""
+"""Choosing tokens: the law against a slow reference, the draws against the law, requests apart from neighbours."""
 
+import itertools
 import math
 
 import numpy as np
@@ -193,7 +194,7 @@ def test_a_larger_top_p_never_keeps_fewer(logits, one, other):
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.2, 0.9, 0.999]))
 def test_top_p_finds_the_same_set_whether_it_sorts_the_head_or_everything(seed, top_p):
-    # 40,000 tokens: the head of 64, the head of 1,024 and the full sort are all met, depending on how peaked the row is.
+    # 40,000 tokens: a head of 64, a head of 1,024 and the full sort are all met, by how peaked the row is.
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(3, 40_000, generator=generator) * torch.tensor([[0.3], [3.0], [12.0]])
     got = probabilities(logits, [state(top_p=top_p)] * 3) > 0
@@ -223,7 +224,7 @@ def test_draws_at_successive_positions_are_independent():
     # Pairs of successive tokens of one sequence against the product of the law.
     n = 20_000
     tokens = [int(4 * uniform(3, 0, position)) for position in range(n + 1)]
-    pairs = np.bincount([4 * a + b for a, b in zip(tokens, tokens[1:], strict=False)], minlength=16)
+    pairs = np.bincount([4 * a + b for a, b in itertools.pairwise(tokens)], minlength=16)
     assert stats.chisquare(pairs).pvalue > 0.001
 
 
@@ -250,7 +251,7 @@ VOCAB = 5000
 
 
 def run_alone_or_not(neighbours, place, steps=12):
-    """The tokens of a request with seed 42 that stands at `place` among `neighbours`, over some steps of fixed logits."""
+    """Tokens and laws of a request with seed 42 that stands at `place` among `neighbours`, over fixed logits."""
     mine = state(seed=42, temperature=0.8, top_p=0.95)
     rows = [*neighbours[:place], mine, *neighbours[place:]]
     tokens, laws = [], []
@@ -354,7 +355,7 @@ def test_sampling_changes_neither_logits_nor_sequences():
 def test_logprobs_are_raw_and_always_list_the_chosen_token(temperature, top_p):
     logits = torch.randn(8, 40, generator=torch.Generator().manual_seed(3)) * 2
     raw = logits.log_softmax(-1)
-    bias = {i: 30.0 for i in range(38, 40)}  # forces tokens that are nowhere near the top
+    bias = dict.fromkeys(range(38, 40), 30.0)  # forces tokens that are nowhere near the top
     rows = [state(seed=s, temperature=temperature, top_p=top_p, logprobs=s % 4, logit_bias=bias) for s in range(8)]
     for r, draw in enumerate(sample(logits, rows)):
         assert isinstance(draw, Draw) and draw.token_id >= 38

@@ -5,7 +5,7 @@
     percentiles  percentiles with distribution-free intervals; how many values a p99 needs
     throughput   tokens and requests a second in a window
     slo          objectives, goodput, attainment
-    rates        bytes/s and FLOP/s of steps against ceilings; the line o + Bt
+    rates        bytes/s and FLOP/s of steps against ceilings
     summary      all of it in one table
 
 Identities that hold for every timeline: E2E = TTFT + the sum of its ITL; TTFT = queue time + time to first token once
@@ -32,7 +32,7 @@ from underload.metrics.percentiles import (
     percentile_upper_limit,
     samples_needed,
 )
-from underload.metrics.rates import StepRates, StepTimeFit, fit_step_time, step_rates
+from underload.metrics.rates import StepRates, step_rates
 from underload.metrics.slo import Slo, attainment, goodput
 from underload.metrics.stages import STAGES, mean_stages, stages
 from underload.metrics.summary import Summary, summary
@@ -43,14 +43,12 @@ __all__ = [
     "Interval",
     "Slo",
     "StepRates",
-    "StepTimeFit",
     "Summary",
     "attainment",
     "check",
     "chunk_gaps",
     "chunks",
     "e2e",
-    "fit_step_time",
     "goodput",
     "itl",
     "longest_stall",

@@ -9,7 +9,7 @@
 Everything starts at `arrival`, the instant the client meant to send: a client that is late must not hide a wait.
 """
 
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from underload.request.errors import UnderloadError
 from underload.request.records import Timeline
@@ -59,7 +59,7 @@ def itl(timeline: Timeline) -> list[float]:
 def chunk_gaps(timeline: Timeline) -> list[float]:
     """The gaps between chunks, as a reader sees them: nothing, then several words at once."""
     times = [time for time, _ in chunks(timeline)]
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 def longest_stall(timeline: Timeline) -> float | None:
@@ -92,7 +92,7 @@ def check(timeline: Timeline) -> None:
         ("finished", timeline.finished),
     ]
     known = [(name, time) for name, time in named if time is not None]
-    for (before, earlier), (after, later) in zip(known, known[1:], strict=False):
+    for (before, earlier), (after, later) in pairwise(known):
         if not earlier <= later:
             raise UnderloadError(
                 f"a timeline runs backwards: {before} at {earlier} s, {after} at {later} s; stamp both with one clock"

@@ -87,6 +87,7 @@ class Request:
             raise InvalidRequest(f"request {self.request_id!r} has an empty prompt; give at least one token")
         if not self.sequences:
             self.sequences = [
-                Sequence(prompt_len=len(self.prompt_ids), tokens=list(self.prompt_ids), index=i) for i in range(self.params.n)
+                Sequence(prompt_len=len(self.prompt_ids), tokens=list(self.prompt_ids), index=i)
+                for i in range(self.params.n)
             ]
         self.timeline.prompt_tokens = len(self.prompt_ids)
