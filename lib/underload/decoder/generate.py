@@ -90,7 +90,8 @@ def generate(
         InvalidRequest: a prompt or parameter that cannot be served, naming which prompt, before anything is computed.
     """
     clock = clock or WallClock()
-    jobs = _Jobs(model, clock, max_context or model.shape.max_positions, on_token, progress)
+    limit = model.shape.max_positions if max_context is None else max_context
+    jobs = _Jobs(model, clock, limit, on_token, progress)
     for index, (prompt, wishes) in enumerate(_pairs(prompts, params)):
         jobs.add(index, prompt, wishes)
     return jobs.run()
