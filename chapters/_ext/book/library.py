@@ -192,13 +192,11 @@ def body_of(docstring: str) -> list[nodes.Node]:
                 block.append("")
             else:
                 flush()
-        elif block and line.startswith("    ") and not block[0].startswith(("    ", "- ")):
-            flush()
-            block.append(line)
-        elif block and block[0].startswith("    ") and not line.startswith("    "):
-            flush()
-            block.append(line)
         else:
+            begins = block and line.startswith("    ") and not block[0].startswith(("    ", "- "))
+            ends = block and block[0].startswith("    ") and not line.startswith("    ")
+            if begins or ends:
+                flush()
             block.append(line)
         index += 1
     flush()

@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.builders import Builder
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective
+from sphinx.util.docutils import SphinxDirective, new_document
 from sphinx.writers.html5 import HTML5Translator
 
 from book.boxes import Box
@@ -84,10 +84,10 @@ def in_order(env: BuildEnvironment, docname: str, seen: set[str] | None = None) 
 
 def gather(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     for place in list(doctree.findall(claim_list)):
-        place.replace_self(list(_claims(app.env, app.builder, docname)) or [nodes.paragraph("", "None yet.")])
+        place.replace_self(list(_claims(app.env, app.builder, docname, doctree)) or [nodes.paragraph("", "None yet.")])
 
 
-def _claims(env: BuildEnvironment, builder: Builder, here: str) -> Iterator[nodes.Node]:
+def _claims(env: BuildEnvironment, builder: Builder, here: str, page: nodes.document) -> Iterator[nodes.Node]:
     for docname in in_order(env, env.config.root_doc):
         if docname == here:
             continue
@@ -102,21 +102,18 @@ def _claims(env: BuildEnvironment, builder: Builder, here: str) -> Iterator[node
             target = builder.get_relative_uri(here, docname) + "#" + (node["ids"][0] if node["ids"] else "")
             copied["ids"] = []
             copied["names"] = []
-            _resolve(env, builder, copied, here, docname)
+            _resolve(env, builder, copied, here, new_document(str(env.doc2path(docname)), page.settings))
             more = nodes.paragraph(classes=["claim-source"])
             more += nodes.reference("", "Where it is shown", internal=True, refuri=target)
             copied += more
             yield copied
 
 
-def _resolve(env: BuildEnvironment, builder: Builder, node: claim, here: str, docname: str) -> None:
-    """Resolve the references inside a copied claim as seen from the page it is copied to."""
+def _resolve(env: BuildEnvironment, builder: Builder, node: claim, here: str, shell: nodes.document) -> None:
+    """Resolve the references inside a copied claim as seen from the page it is copied to; `shell` holds it meanwhile."""
     for xref in node.findall(addnodes.pending_xref):
         if "refdoc" in xref:
             xref["refdoc"] = here
-    from sphinx.util.docutils import new_document
-
-    shell = new_document(str(env.doc2path(docname)), env.settings)
     shell += node
     env.resolve_references(shell, here, builder)
     shell.remove(node)
