@@ -110,8 +110,8 @@ class Browser:
         import base64
 
         made = self.driver.execute_cdp_cmd(
-            "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": whole}
-            | ({"clip": self._page_clip()} if whole else {})
+            "Page.captureScreenshot",
+            {"format": "png", "captureBeyondViewport": whole} | ({"clip": self._page_clip()} if whole else {}),
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(made["data"]))

@@ -8,13 +8,15 @@ Everything else is made from it, by functions that take a notebook and return a 
     solution(source, task)     the answer to one task, for a reader without a teacher
     refresh_copies(...)        the reader's own copies on disk: made when missing, never overwritten
 
-`secrets(source)` lists what none of the first two may contain, so that a test can search a built site for it.
+`secrets(source)` lists what none of the first two may contain, so that a test can search a built site for it;
+`faults(source)` lists what is wrong with a source before anybody runs it.
 Needs nbformat only.
 """
 
 from underload.course.answers import Answer, solution, tasks
 from underload.course.copies import Copy, find_labs, refresh_copies
 from underload.course.handout import handout
+from underload.course.inspection import faults
 from underload.course.marks import LabError
 from underload.course.page import lab_page
 from underload.course.secrets import Secrets, secrets
@@ -25,6 +27,7 @@ __all__ = [
     "Copy",
     "LabError",
     "Secrets",
+    "faults",
     "find_labs",
     "handout",
     "lab_page",

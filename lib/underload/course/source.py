@@ -27,8 +27,9 @@ def read_notebook(path: Path) -> NotebookNode:
         raise LabError(f"no notebook at {path}") from None
     except Exception as error:  # nbformat raises whatever its JSON and schema libraries raise
         raise LabError(f"{path} is not a notebook that can be read: {error}") from error
-    if (notebook.nbformat, notebook.get("nbformat_minor", 0)) < (4, 5):
-        raise LabError(f"{path} has format {notebook.nbformat}.{notebook.get('nbformat_minor', 0)}; 4.5 is needed")
+    version = (notebook.get("nbformat", 0), notebook.get("nbformat_minor", 0))
+    if version < (4, 5):
+        raise LabError(f"{path} has notebook format {version[0]}.{version[1]}; 4.5 is needed")
     return notebook
 
 

@@ -1,0 +1,74 @@
+"""What is wrong with a lab's source before anybody runs it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nbformat import NotebookNode
+
+from underload.course.marks import LabError, regions
+from underload.course.source import TREATMENTS, is_solution, nbgrader, tags, where
+
+#: A cell that is tagged to raise passes under nbval whether it raises or not.
+_FORBIDDEN = {"raises-exception", "nbval-raises-exception", "nbval-ignore-output", "nbval-skip"}
+
+
+def faults(source: NotebookNode) -> list[str]:
+    """Every fault of a lab's source, each naming its cell and the remedy; an empty list for a sound one."""
+    found = list(_notebook_faults(source))
+    for index, cell in enumerate(source.cells):
+        place = where(cell, index)
+        found += [f"{place}: {fault}" for fault in _cell_faults(cell, place)]
+    return found
+
+
+def _notebook_faults(source: NotebookNode) -> Iterator[str]:
+    if "widgets" in source.metadata:
+        yield "widget state is stored; clear it (Kernel > Restart, then save without widget state)"
+    if source.metadata.get("kernelspec", {}).get("name") != "python3":
+        yield "the kernel must be python3, which every reader has"
+    for what, values in (
+        ("cell id", [cell.get("id") for cell in source.cells]),
+        ("grade_id", [nbgrader(cell).get("grade_id") for cell in source.cells if nbgrader(cell)]),
+    ):
+        for value, count in Counter(values).items():
+            if count > 1:
+                yield f"{what} {value!r} occurs {count} times; each must be its own"
+
+
+def _cell_faults(cell: NotebookNode, place: str) -> Iterator[str]:
+    try:
+        kinds = {region.kind for region in regions(cell.source, place)}
+    except LabError as error:
+        yield str(error).removeprefix(f"{place}: ").removeprefix(f"{place}, ")
+        return
+    graded = nbgrader(cell)
+    if "solution" in kinds and not is_solution(cell):
+        yield "has a solution and no nbgrader metadata that says so (solution: true)"
+    if "hidden" in kinds and not graded.get("grade"):
+        yield "has hidden tests and earns no points (grade: true, points: …)"
+    if graded.get("grade") and graded.get("points") is None:
+        yield "is graded and has no points"
+    if cell.cell_type != "code":
+        return
+    marks = tags(cell)
+    treatments = sorted(TREATMENTS.keys() & marks)
+    if len(treatments) != 1:
+        yield f"needs exactly one of the tags {sorted(TREATMENTS)}, has {treatments or 'none'}"
+        return
+    forbidden = sorted(marks & _FORBIDDEN)
+    if forbidden:
+        yield f"may not carry {forbidden}: assert what should happen instead"
+    treatment = TREATMENTS[treatments[0]]
+    if treatment == "live":
+        if cell.outputs:
+            yield "is live and has stored output; clear it"
+    elif cell.execution_count is None and cell.source.strip():
+        # nbval compares nothing for a cell that was never run, whatever it prints by now.
+        yield f"is {treatment} and was never run; run the notebook and store it"
+    for output in cell.outputs:
+        if output.output_type == "error":
+            yield f"has a stored error ({output.ename}); fix it and run the notebook again"
+        if output.output_type == "stream" and output.name == "stderr":
+            yield "has stored output on stderr; print nothing there"
