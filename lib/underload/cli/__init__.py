@@ -18,7 +18,7 @@ from underload import __version__
 from underload.request import UnderloadError
 
 # Modules of this package, in the order `underload --help` lists them.
-COMMANDS = ("model",)
+COMMANDS = ("model", "generate", "bench", "labs")
 
 DESCRIPTION = """\
 Under Load: a real batched decoder, and the measurements around it.
@@ -27,6 +27,9 @@ Where to start:
   underload model list              which models there are, and which of them are on this machine
   underload model info shape:llama-3-8b --memory 24GB
                                     what a model weighs, and how many users' contexts fit beside it
+  underload generate "Once upon a time"
+                                    text, as it is written, and what it cost
+  underload bench decode            what a step takes here, alone and in company
 """
 
 EPILOG = """\
