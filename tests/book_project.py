@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 from sample_lab import sample_lab
+
 from underload.course import write_notebook
 
 ROOT = Path(__file__).resolve().parents[1]

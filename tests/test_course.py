@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from sample_lab import grading, sample_lab
+
 from underload.course import (
     LabError,
     faults,
@@ -295,3 +296,25 @@ def test_grading_metadata_must_agree_with_the_marks() -> None:
     assert "earns no points" in faults(lab)[0]
     lab.cells[0].source = "### BEGIN SOLUTION\nx = 1"
     assert "never closed" in faults(lab)[0]
+
+
+# ---- the command line --------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_lists_labs_and_unfolds_one_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from underload.cli import main
+
+    write_notebook(sample_lab(), tmp_path / "sample.ipynb")
+    monkeypatch.setenv("UNDERLOAD_LABS", str(tmp_path))
+    assert main(["labs", "list"]) == 0
+    assert "sample" in (listed := capsys.readouterr().out) and "tasks 1, 2, 3" in listed
+    assert main(["labs", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"labs": [{"lab": "sample", "tasks": ["1", "2", "3"]}]}
+    assert main(["labs", "solution", "sample.ipynb", "1"]) == 0
+    assert "secret_factor" in (shown := capsys.readouterr().out) and "double(1_234_567)" not in shown
+    assert main(["labs", "solution", "sample", "9"]) == 2
+    assert "1, 2, 3" in capsys.readouterr().err
+    assert main(["labs", "solution", "other", "1"]) == 2
+    assert "there are: sample" in capsys.readouterr().err

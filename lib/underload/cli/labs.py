@@ -1,0 +1,52 @@
+"""`underload labs`: which labs there are, and the answer to one task of one of them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from underload.course import LabError, find_labs, read_notebook, solution, tasks
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "labs",
+        help="the book's labs, and the answer to a task",
+        description="The labs that come with the book. `make lab` opens your own copies of them.",
+    )
+    words = parser.add_subparsers(dest="labs_command", metavar="COMMAND", required=True)
+    listing = words.add_parser("list", help="each lab with its tasks", description="Each lab with its tasks.")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.set_defaults(run=list_labs)
+    answer = words.add_parser(
+        "solution",
+        help="the answer to one task",
+        description="Prints the answer to one task, for a reader without a teacher. Try it yourself first.",
+        epilog="Example: underload labs solution latency-budget 2",
+    )
+    answer.add_argument("lab", help="the lab's name, as `underload labs list` gives it")
+    answer.add_argument("task", help="the task's number")
+    answer.set_defaults(run=print_solution)
+
+
+def list_labs(args: argparse.Namespace) -> None:
+    found = {path.stem: tasks(read_notebook(path)) for path in sorted(find_labs().glob("*.ipynb"))}
+    if args.json:
+        from underload.cli import print_json
+
+        print_json({"labs": [{"lab": name, "tasks": these} for name, these in found.items()]})
+        return
+    for name, these in found.items():
+        print(f"{name:<28} " + (f"tasks {', '.join(these)}" if these else "no tasks: to look at and play with"))
+
+
+def print_solution(args: argparse.Namespace) -> None:
+    folder = find_labs()
+    # A path or a suffix is taken off, since a reader may well paste the file's name.
+    name = Path(args.lab).name.removesuffix(".ipynb")
+    path = folder / f"{name}.ipynb"
+    if not path.is_file():
+        have = ", ".join(sorted(other.stem for other in folder.glob("*.ipynb"))) or "none"
+        raise LabError(f"there is no lab {name!r}; there are: {have}")
+    print(solution(read_notebook(path), args.task))
