@@ -148,7 +148,7 @@ def _environment() -> Any:
     """A sandbox in which whatever repeats or grows is counted against the budget."""
     from jinja2.ext import Extension, loopcontrols
     from jinja2.runtime import str_join
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 
     class Generation(Extension):
         """{% generation %} marks the assistant's words for training; here it marks nothing."""
@@ -181,6 +181,10 @@ def _environment() -> Any:
             if not name.startswith("metered_"):
                 _BUDGET.get().grow(_growth(name, subject, args, kwargs))
             return super().call(__context, __obj, *args, **kwargs)
+
+        def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+            # Jinja's own answer is a value that complains only when it is used; a template that asks is refused at once.
+            raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} is unsafe")
 
         def wrap_str_format(self, value: Any) -> Any:
             wrapped = super().wrap_str_format(value)
