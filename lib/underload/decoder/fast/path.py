@@ -170,12 +170,12 @@ class FastPath:
 
     def _bind(self, kv: FastKV, sequences: int, context: int) -> None:
         """Have buffers for this cache and these sizes. A new set of them is a new job for the team."""
-        if kv is self._kv and context <= self._size[compiled.CONTEXT] and sequences <= self._sequences:
+        if kv is self._kv and context + 32 <= self._size[compiled.CONTEXT] and sequences <= self._sequences:
             return
         shape, size = self.shape, self._size
         self._release()
-        if context > size[compiled.CONTEXT] or sequences > self._sequences:
-            context = -(-max(context * 5 // 4, int(size[compiled.CONTEXT]), 256) // 8) * 8
+        if context + 32 > size[compiled.CONTEXT] or sequences > self._sequences:
+            context = max(context * 5 // 4 + 32, int(size[compiled.CONTEXT]), 256)
             self._sequences = max(sequences, self._sequences)
             size[compiled.CONTEXT] = context
             group = shape.num_heads // shape.num_kv_heads

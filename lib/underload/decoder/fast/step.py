@@ -12,7 +12,7 @@ from numba import njit
 
 from underload.decoder.fast.sync import fetch_add, give_way, load, pause, store
 from underload.decoder.fast.team import DONE, END, STOP, TICKET
-from underload.decoder.fast.tile import LANES, MAX_ROWS, bits_to_float, copy_out, mix, panels_at_once, product, scores, widened
+from underload.decoder.fast.tile import KEYS_AHEAD, LANES, MAX_ROWS, bits_to_float, copy_out, get, mix, panels_at_once, product, put, scores, widened
 
 # Fields of `size`: fixed for a model and a cache. "Wide" sizes are rounded up to whole panels, with zeros.
 (HIDDEN, WIDE_HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDE_HEAD, INNER, LAYERS, VOCAB, LAYER_WEIGHTS, LAYER_VECTORS,
@@ -27,6 +27,7 @@ HEAD = PHASES  # and once at the end
 
 SEGMENT_ROWS = 16  # query rows of one sequence that a piece of attention takes at most
 _SPINS = 2000  # tries before a waiting thread offers its core to others
+_FEW_ROWS, _LITTLE_AHEAD = 4, 256  # up to how many rows a product reads ahead by how many weights
 _MIX_TOKENS = 64  # values of this many tokens stay in the first-level cache while a segment's rows use them
 _PANELS = np.array([0] + [panels_at_once(rows) for rows in range(1, MAX_ROWS + 1)])
 
@@ -81,7 +82,8 @@ def _exp(x: float) -> float:
 
     2^n times a polynomial on the rest, with the coefficients of the Cephes library (Moshier, expf.c).
     """
-    x = min(max(x, np.float32(-87.0)), np.float32(88.0)) if x == x else x
+    x = np.float32(-87.0) if x < np.float32(-87.0) else x
+    x = np.float32(88.0) if x > np.float32(88.0) else x
     n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
     r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
     p = np.float32(1.9875691500e-4)
@@ -97,19 +99,20 @@ def _exp(x: float) -> float:
 def _rms_norm(x: np.ndarray, x_at: int, out: np.ndarray, out_at: int, weight: np.ndarray, weight_at: int, n: int, wide: int, eps: float) -> None:
     """out = x / sqrt(mean(x^2) + eps) * weight; n values count, the rest up to `wide` is zero."""
     total = np.float32(0.0)
-    for i in range(n):
-        total += x[x_at + i] * x[x_at + i]
+    for i in range(wide):
+        total += get(x, x_at + i) * get(x, x_at + i)
     scale = np.float32(1.0) / np.float32(np.sqrt(total / np.float32(n) + eps))
     for i in range(wide):
-        out[out_at + i] = x[x_at + i] * scale * weight[weight_at + i]
+        put(out, out_at + i, get(x, x_at + i) * scale * get(weight, weight_at + i))
 
 
 @njit(fastmath=_REORDER | {"nnan"})
 def _largest(x: np.ndarray, at: int, n: int) -> float:
     """The largest of n values; if some are NaN, any value (the exponentials will carry the NaN on)."""
-    best = x[at]
+    best = get(x, at)
     for i in range(1, n):
-        best = max(best, x[at + i])
+        value = get(x, at + i)
+        best = value if value > best else best
     return best
 
 
@@ -118,10 +121,10 @@ def _softmax(x: np.ndarray, at: int, n: int) -> float:
     """x = exp(x - max) in place; returns 1 / their sum, which the caller applies to the shorter result."""
     shift = _largest(x, at, n)
     for i in range(n):
-        x[at + i] = _exp(x[at + i] - shift)
+        put(x, at + i, _exp(get(x, at + i) - shift))
     total = np.float32(0.0)
     for i in range(n):
-        total += x[at + i]
+        total += get(x, at + i)
     return np.float32(1.0) / total
 
 
@@ -129,27 +132,32 @@ def _softmax(x: np.ndarray, at: int, n: int) -> float:
 def _rotate(x: np.ndarray, at: int, turn: np.ndarray, turn_at: int, half: int) -> None:
     """Turn the pairs (i, i + half); `turn` holds half cosines, then half sines."""
     for i in range(half):
-        a, b = x[at + i], x[at + half + i]
-        c, s = turn[turn_at + i], turn[turn_at + half + i]
-        x[at + i] = a * c - b * s
-        x[at + half + i] = b * c + a * s
+        a, b = get(x, at + i), get(x, at + half + i)
+        c, s = get(turn, turn_at + i), get(turn, turn_at + half + i)
+        put(x, at + i, a * c - b * s)
+        put(x, at + half + i, b * c + a * s)
 
 
 @njit
-def _multiply(x, x_stride, rows, w, w_at, panels, inner, out, out_stride) -> None:  # type: ignore[no-untyped-def]
+def _multiply(x, x_stride, rows, w, w_at, panels, inner, skip, out, out_stride) -> None:  # type: ignore[no-untyped-def]
     """out [rows, 16 panels] = x [rows, inner] times `panels` panels of w from `w_at`.
 
-    Rows go in even groups (17 as 9 + 8); a panel stays in the cache for all of them.
+    Rows go in even groups (17 as 9 + 8); a panel stays in the cache for all of them. With few rows the memory is the
+    limit, and reading a little ahead keeps it busy; with more the arithmetic is, and the whole of the next panels is
+    read meanwhile: after the last, those `skip` panels further on, where this thread's next piece should be.
     """
     groups = (rows + MAX_ROWS - 1) // MAX_ROWS
     widest = _PANELS[(rows + groups - 1) // groups]
     panel = 0
     while panel < panels:
         n = min(widest, panels - panel)
+        ahead = n * LANES * inner if panel + n < panels else (n + skip) * LANES * inner
+        if rows <= _FEW_ROWS:
+            ahead = _LITTLE_AHEAD
         for group in range(groups):
             first, last = group * rows // groups, (group + 1) * rows // groups
             product(w, w_at + panel * LANES * inner, n, x, first * x_stride, x_stride, last - first,
-                    out, first * out_stride + panel * LANES, out_stride, inner, n * LANES * inner)  # fmt: skip
+                    out, first * out_stride + panel * LANES, out_stride, inner, ahead)  # fmt: skip
         panel += n
 
 
@@ -162,14 +170,14 @@ def _project(head, layer, size, step, w, vectors, eps, normed, slots, turns, q, 
     wide, dim, width = size[WIDE_HIDDEN], size[HEAD_DIM], size[WIDE_HEAD]
     heads, kv_heads = size[HEADS], size[KV_HEADS]
     w_at = layer * size[LAYER_WEIGHTS] + head * width * wide
-    _multiply(normed, wide + LANES, step[ROWS], w, w_at, width // LANES, wide, scratch, width)
+    _multiply(normed, wide + LANES, step[ROWS], w, w_at, width // LANES, wide, (size[THREADS] - 1) * (width // LANES), scratch, width)
     vector = layer * size[LAYER_VECTORS] + 2 * wide
     is_value = head >= heads + kv_heads
     for row in range(step[ROWS]):
         at = row * width
         if size[BIAS]:
             for i in range(width):
-                scratch[at + i] += vectors[vector + head * width + i]
+                put(scratch, at + i, get(scratch, at + i) + get(vectors, vector + head * width + i))
         if not is_value:
             if size[HEAD_NORM]:
                 norm = vector + (heads + 2 * kv_heads + (0 if head < heads else 1)) * width
@@ -178,16 +186,16 @@ def _project(head, layer, size, step, w, vectors, eps, normed, slots, turns, q, 
         if head < heads:  # queries take the 1 / sqrt(head_dim) of the scores along
             scale = np.float32(1.0) / np.float32(np.sqrt(np.float32(dim)))
             for i in range(width):
-                q[(row * heads + head) * width + i] = scratch[at + i] * scale
+                put(q, (row * heads + head) * width + i, get(scratch, at + i) * scale)
         else:
             kv_head = (head - heads) % kv_heads
             place = layer * size[KV_LAYER] + (slots[row] * kv_heads + kv_head) * width
             if is_value:
                 for i in range(width):
-                    values[place + i] = scratch[at + i]
+                    put(values, place + i, get(scratch, at + i))
             else:
                 for i in range(width):
-                    keys[place + i] = scratch[at + i]
+                    put(keys, place + i, get(scratch, at + i))
 
 
 @njit
@@ -210,7 +218,7 @@ def _attend(piece, layer, size, segments, positions, index, q, keys, values, att
     for token in range(0, longest, 8):
         for i in range(rows):
             if token <= positions[first + i]:
-                scores(keys, kv_at, index, index_at, q, (first + i) * row_width + head_at, width, group,
+                scores(keys, kv_at, values, index, index_at, q, (first + i) * row_width + head_at, width, group,
                        scratch, i * group * line, line, token, width)  # fmt: skip
 
     sums = rows * group * line  # after the scores
@@ -219,7 +227,7 @@ def _attend(piece, layer, size, segments, positions, index, q, keys, values, att
             scratch[sums + i * group + j] = _softmax(scratch, (i * group + j) * line, positions[first + i] + 1)
         out_at = (first + i) * (row_width + LANES) + head_at
         for d in range(group * width):
-            attended[out_at + d] = np.float32(0.0)
+            put(attended, out_at + d, np.float32(0.0))
 
     panels = width // LANES
     for token in range(0, longest, _MIX_TOKENS):
@@ -243,40 +251,41 @@ def _attend(piece, layer, size, segments, positions, index, q, keys, values, att
             scale = scratch[sums + i * group + j]
             out_at = (first + i) * (row_width + LANES) + head_at + j * width
             for d in range(width):
-                attended[out_at + d] *= scale
+                put(attended, out_at + d, get(attended, out_at + d) * scale)
 
 
 @njit
-def _add_product(first, last, x, x_stride, inner, rows, w, w_at, residual, stride, scratch) -> None:  # type: ignore[no-untyped-def]
+def _add_product(first, last, skip, x, x_stride, inner, rows, w, w_at, residual, stride, scratch) -> None:  # type: ignore[no-untyped-def]
     """residual[:, panels first to last] += x times these panels."""
     width = (last - first) * LANES
-    _multiply(x, x_stride, rows, w, w_at + first * LANES * inner, last - first, inner, scratch, width)
+    _multiply(x, x_stride, rows, w, w_at + first * LANES * inner, last - first, inner, skip, scratch, width)
     for row in range(rows):
         for i in range(width):
-            residual[row * stride + first * LANES + i] += scratch[row * width + i]
+            to = row * stride + first * LANES + i
+            put(residual, to, get(residual, to) + get(scratch, row * width + i))
 
 
 @njit
-def _gate_up(first, last, normed, stride, wide, rows, w, w_at, hidden, hidden_stride, scratch) -> None:  # type: ignore[no-untyped-def]
+def _gate_up(first, last, skip, normed, stride, wide, rows, w, w_at, hidden, hidden_stride, scratch) -> None:  # type: ignore[no-untyped-def]
     """hidden = silu(gate) * up for panels first to last of each; they lie in turn, gate 0, up 0, gate 1, up 1, ..."""
     width = (last - first) * 2 * LANES
-    _multiply(normed, stride, rows, w, w_at + first * 2 * LANES * wide, 2 * (last - first), wide, scratch, width)
+    _multiply(normed, stride, rows, w, w_at + first * 2 * LANES * wide, 2 * (last - first), wide, 2 * skip, scratch, width)
     for row in range(rows):
         for panel in range(last - first):
             at, to = row * width + panel * 2 * LANES, row * hidden_stride + (first + panel) * LANES
             for i in range(LANES):
-                gate = scratch[at + i]
-                hidden[to + i] = gate / (np.float32(1.0) + _exp(-gate)) * scratch[at + LANES + i]
+                gate = get(scratch, at + i)
+                put(hidden, to + i, gate / (np.float32(1.0) + _exp(-gate)) * get(scratch, at + LANES + i))
 
 
 @njit
-def _head(first, last, normed, stride, wide, picks, w, w_at, vocab, want, result, best, best_id, best_at, scratch) -> None:  # type: ignore[no-untyped-def]
+def _head(first, last, skip, normed, stride, wide, picks, w, w_at, vocab, want, result, best, best_id, best_at, scratch) -> None:  # type: ignore[no-untyped-def]
     """Logits of panels first to last: stored, or kept only where larger than this thread's best so far.
 
     A NaN becomes the best and stays it; ids beyond the vocabulary (padding) are never looked at.
     """
     width = (last - first) * LANES
-    _multiply(normed, stride, picks, w, w_at + first * LANES * wide, last - first, wide, scratch, width)
+    _multiply(normed, stride, picks, w, w_at + first * LANES * wide, last - first, wide, skip, scratch, width)
     n = min(width, vocab - first * LANES)
     for row in range(picks):
         if want == LOGITS:
@@ -284,7 +293,7 @@ def _head(first, last, normed, stride, wide, picks, w, w_at, vocab, want, result
         else:
             value, number = best[best_at + row], best_id[best_at + row]
             for i in range(n):
-                candidate, candidate_id = scratch[row * width + i], first * LANES + i
+                candidate, candidate_id = get(scratch, row * width + i), first * LANES + i
                 if candidate > value or (candidate == value and candidate_id < number) or candidate != candidate:
                     value, number = candidate, candidate_id
             best[best_at + row], best_id[best_at + row] = value, number
@@ -306,9 +315,9 @@ def _prepare(control, step, size, embedding, token_ids, query_lens, block_tables
             failed[0], failed[1] = BAD_TOKEN, token_ids[row]
             return
         for i in range(hidden):
-            x[row * (wide + LANES) + i] = widened(embedding, token_ids[row] * hidden + i)
+            put(x, row * (wide + LANES) + i, widened(embedding, token_ids[row] * hidden + i))
         for i in range(hidden, wide):
-            x[row * (wide + LANES) + i] = np.float32(0.0)
+            put(x, row * (wide + LANES) + i, np.float32(0.0))
     for pick in range(picks):
         if logit_rows[pick] < 0 or logit_rows[pick] >= rows:
             failed[0], failed[1] = BAD_ROW, logit_rows[pick]
@@ -332,7 +341,7 @@ def _prepare(control, step, size, embedding, token_ids, query_lens, block_tables
                 return
             for token in range(first, min(first + block_size, context)):
                 index[at + token] = (block * block_size + token - first) * token_width
-        for token in range(context, (context + 7) // 8 * 8):  # the score kernel takes eight; its surplus is not used
+        for token in range(context, context + 7 + KEYS_AHEAD):  # what the score kernel reads past the end, and drops
             index[at + token] = index[at + context - 1]
         most = max(1, min(SEGMENT_ROWS, size[SCRATCH] // (group * (context + 8))))
         taken = 0
@@ -417,18 +426,19 @@ def _work(thread, patience, control, size, eps, step, w, vectors, positions, slo
             _attend(piece, layer, size, segments, positions, index, q, keys, values, attended, scratch)
         else:
             first = piece * step[FIRST_UNIT + kind]
+            skip = (size[THREADS] - 1) * step[FIRST_UNIT + kind]
             if kind == OUTPUT:
                 last = min(first + step[FIRST_UNIT + kind], wide // LANES)
-                _add_product(first, last, attended, row_width + LANES, row_width, rows, w, at + output_at, x, stride, scratch)
+                _add_product(first, last, skip, attended, row_width + LANES, row_width, rows, w, at + output_at, x, stride, scratch)
             elif kind == GATE_UP:
                 last = min(first + step[FIRST_UNIT + kind], inner // LANES)
-                _gate_up(first, last, normed, stride, wide, rows, w, at + gate_at, hidden, inner + LANES, scratch)
+                _gate_up(first, last, skip, normed, stride, wide, rows, w, at + gate_at, hidden, inner + LANES, scratch)
             elif kind == DOWN:
                 last = min(first + step[FIRST_UNIT + kind], wide // LANES)
-                _add_product(first, last, hidden, inner + LANES, inner, rows, w, at + down_at, x, stride, scratch)
+                _add_product(first, last, skip, hidden, inner + LANES, inner, rows, w, at + down_at, x, stride, scratch)
             else:
                 last = min(first + step[FIRST_UNIT + kind], (size[VOCAB] + LANES - 1) // LANES)
-                _head(first, last, normed, stride, wide, step[PICKS], w, at, size[VOCAB], step[WANT], step[RESULT], best,
+                _head(first, last, skip, normed, stride, wide, step[PICKS], w, at, size[VOCAB], step[WANT], step[RESULT], best,
                       best_id, thread * size[MAX_STEP_ROWS], scratch)  # fmt: skip
 
         if fetch_add(control, DONE, 1) + 1 == pieces:  # the last one done opens the next phase

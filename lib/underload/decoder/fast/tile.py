@@ -23,6 +23,7 @@ LANES = 16  # outputs in a panel
 
 _F32, _I64, _I32, _I16 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(16)
 _VECTOR = ir.VectorType(_F32, LANES)
+KEYS_AHEAD = 16  # tokens between a key's use and the request for it
 _HALF = 8  # lanes of the score kernel: 8 keys at a time
 _HALF_VECTOR = ir.VectorType(_F32, _HALF)
 _PTR = ir.PointerType()
@@ -200,15 +201,28 @@ def _scores(module: ir.Module) -> ir.Function:
 
     Eight sums of eight lanes each, then folded: the lanes of all eight are added in pairs until one vector holds
     the eight totals. One query after the other; the eight keys stay in the first-level cache meanwhile.
+
+    A head's share of a token is too short a stretch for the hardware to see a pattern, so the keys of later tokens and
+    the values of these, which are needed next, are asked for here. `index` must go on for 8 + KEYS_AHEAD tokens.
     """
     name = "underload_scores"
     if name in module.globals:
         return module.globals[name]
-    function, builder = _function(module, name, _PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _I64, _I64)
-    k, index, q, q_stride, rows, out, out_stride, start, width = function.args
+    function, builder = _function(module, name, _PTR, _PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _I64, _I64)
+    k, v, index, q, q_stride, rows, out, out_stride, start, width = function.args
     keys = [
         _at(builder, k, _load(builder, _at(builder, index, builder.add(start, _I64(i)), _I64), _I64)) for i in range(_HALF)
     ]
+    for i in range(_HALF):
+        later = _load(builder, _at(builder, index, builder.add(start, _I64(i + KEYS_AHEAD)), _I64), _I64)
+        now = _load(builder, _at(builder, index, builder.add(start, _I64(i)), _I64), _I64)
+        for address in (_at(builder, k, later), _at(builder, v, now)):
+
+            def ask(builder: ir.IRBuilder, d: ir.Value, _: list[ir.Value], address: ir.Value = address) -> list[ir.Value]:
+                _prefetch(builder, _at(builder, address, d))
+                return []
+
+            _loop(builder, _I64(0), width, LANES, [], ask)
     zero = ir.Constant(_HALF_VECTOR, [0.0] * _HALF)
 
     def one_query(builder: ir.IRBuilder, r: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
@@ -313,17 +327,19 @@ def mix(typingctx, v, v_at, panels, index, index_at, x, x_at, x_stride, rows, ou
 
 
 @intrinsic
-def scores(typingctx, k, k_at, index, index_at, q, q_at, q_stride, rows, out, out_at, out_stride, start, width):  # type: ignore[no-untyped-def]
+def scores(typingctx, k, k_at, v, index, index_at, q, q_at, q_stride, rows, out, out_at, out_stride, start, width):  # type: ignore[no-untyped-def]
     """out[r, t] = sum over d < width of q[r, d] k[index[t] + d], for the 8 tokens t from `start` and any number of rows."""
     i = types.int64
-    signature = types.void(k, i, index, i, q, i, i, i, out, i, i, i, i)
+    signature = types.void(k, i, v, index, i, q, i, i, i, out, i, i, i, i)
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         data_k = _at(builder, _data(context, builder, k, args[0]), args[1])
-        data_index = _at(builder, _data(context, builder, index, args[2]), args[3], _I64)
-        data_q = _at(builder, _data(context, builder, q, args[4]), args[5])
-        data_out = _at(builder, _data(context, builder, out, args[8]), args[9])
-        builder.call(_scores(builder.module), (data_k, data_index, data_q, args[6], args[7], data_out, args[10], args[11], args[12]))
+        data_v = _at(builder, _data(context, builder, v, args[2]), args[1])
+        data_index = _at(builder, _data(context, builder, index, args[3]), args[4], _I64)
+        data_q = _at(builder, _data(context, builder, q, args[5]), args[6])
+        data_out = _at(builder, _data(context, builder, out, args[9]), args[10])
+        arguments = (data_k, data_v, data_index, data_q, args[7], args[8], data_out, args[11], args[12], args[13])
+        builder.call(_scores(builder.module), arguments)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -368,3 +384,25 @@ def copy_out(typingctx, address, at, array, array_at, n):  # type: ignore[no-unt
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+@intrinsic
+def get(typingctx, array, index):  # type: ignore[no-untyped-def]
+    """array[index] for an index known to be inside. Indexing as Python means it, from the end for negative numbers, is a
+    branch an element, and keeps LLVM from making vectors of a loop."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return _load(builder, _at(builder, _data(context, builder, array, args[0]), args[1]), _F32)
+
+    return types.float32(array, types.int64), codegen
+
+
+@intrinsic
+def put(typingctx, array, index, value):  # type: ignore[no-untyped-def]
+    """array[index] = value for an index known to be inside."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        _store(builder, args[2], _at(builder, _data(context, builder, array, args[0]), args[1]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.float32), codegen
