@@ -1,6 +1,7 @@
-"""The diagrams several pages share: a request's life, a decode step, a ragged batch, a cache filling, tokens, stages."""
+"""The diagrams several pages share: a request's life, a decode step, a ragged batch, a cache, tokens, stages."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from underload.figures.palette import LOOKS, FigureError
 from underload.figures.pen import Pen, drawing
@@ -20,7 +21,7 @@ def request_life(tokens: int = 5, *, caption: str = "", name: str | None = None)
 
     def across(pen: Pen) -> None:
         left, right = 64.0, pen.width - 8.0
-        spans = [("tokenise", 70.0), ("queue", 108.0), ("prefill", 128.0)] + [("decode", 0.0)] * (tokens - 1)
+        spans = [("tokenise", 70.0), ("queue", 96.0), ("prefill", 112.0)] + [("decode", 0.0)] * (tokens - 1)
         rest = (right - left - sum(w for _, w in spans)) / (tokens - 1)
         y, client = 66.0, 160.0
         pen.text(0, y + 24, "server", look="quiet")
@@ -42,7 +43,7 @@ def request_life(tokens: int = 5, *, caption: str = "", name: str | None = None)
         queued = left + spans[0][1] + spans[1][1]
         pen.bracket(left, queued, y - 9, "queue time", below=False)
         pen.bracket(left, arrivals[0], y - 36, "TTFT", below=False)
-        for a, b in zip(arrivals[:2], arrivals[1:3], strict=True):
+        for a, b in pairwise(arrivals[:3]):
             pen.bracket(a + 3, b - 3, client + 16, "ITL")
         pen.bracket(left, arrivals[-1], client + 46, "E2E")
         pen.height = client + 68
@@ -53,7 +54,9 @@ def request_life(tokens: int = 5, *, caption: str = "", name: str | None = None)
         pen.text(x + width / 2, 16, "server", look="quiet", anchor="middle")
         pen.text(client, 16, "client", look="quiet", anchor="middle")
         top, arrivals, queued = y, [], 0.0
-        for stage, height in [("tokenise", 34.0), ("queue", 52.0), ("prefill", 62.0)] + [("decode", 36.0)] * (tokens - 1):
+        for stage, height in [("tokenise", 34.0), ("queue", 52.0), ("prefill", 62.0)] + [("decode", 36.0)] * (
+            tokens - 1
+        ):
             pen.box(x, y + 1, width, height - 2, stage, look=stage)
             y += height
             if stage == "queue":
@@ -66,9 +69,8 @@ def request_life(tokens: int = 5, *, caption: str = "", name: str | None = None)
         pen.arrow(client - 2, top, x + width + 3, top)
         pen.upright(top, queued, x - 8, "queue time", left=True)
         pen.upright(top, arrivals[0], 34, "", left=True)
-        pen.text(12, (queued + arrivals[0]) / 2 + 4, "", size="small")
         pen.text(38, (queued + arrivals[0]) / 2 + 4, "TTFT", size="small", bold=True)
-        for a, b in zip(arrivals[:2], arrivals[1:3], strict=True):
+        for a, b in pairwise(arrivals[:3]):
             pen.upright(a + 3, b - 3, client + 16, "ITL")
         pen.upright(top, arrivals[-1], client + 44, "")
         pen.text(client + 50, (top + arrivals[0]) / 2, "E2E", size="small", bold=True)
@@ -76,9 +78,12 @@ def request_life(tokens: int = 5, *, caption: str = "", name: str | None = None)
         pen.height = y + 30
 
     return drawing(
-        "A request's life. The server tokenises it, it waits in the queue, one prefill step reads the prompt and gives the first token, "
-        f"then {tokens - 1} decode steps give one token each; every token is detokenised and streamed to the client. Queue time runs from "
-        "arrival to the start of the prefill, TTFT from arrival to the first token, ITL from one token to the next, E2E from arrival to the last.",
+        "A request's life. The server tokenises it, it waits in the queue, one prefill step reads the prompt and "
+        "gives the first token, "
+        f"then {tokens - 1} decode steps give one token each; every token is detokenised and streamed to the "
+        f"client. Queue time runs from "
+        "arrival to the start of the prefill, TTFT from arrival to the first token, ITL from one token to the "
+        "next, E2E from arrival to the last.",
         lambda pen: down(pen) if pen.narrow else across(pen),
         caption=caption,
         name=name,
@@ -114,10 +119,8 @@ def decode_step(batches: Sequence[int] = (1, 4), *, caption: str = "", name: str
         for row in range(batch):
             pen.box(x + o + row * t, y, t - 1, 22, "t", look="kv", small=True)
         end = o + batch * t
-        share = f"= {quantity(round(end / batch / (o + t) * 100))} % of it each" if batch > 1 else ""
         formula = "o + t" if batch == 1 else f"o + {batch}t"
         pen.text(x + end + 8, y + 16, formula, bold=True, size="small")
-        del share
 
     def draw(pen: Pen) -> None:
         step = most * 30 + 104.0
@@ -130,7 +133,8 @@ def decode_step(batches: Sequence[int] = (1, 4), *, caption: str = "", name: str
 
     said = " and ".join(f"of {b} request{'s' if b > 1 else ''}" for b in batches)
     return drawing(
-        f"A decode step {said}. Each step reads all the weights once; every request in it adds only the reading of its own keys and "
+        f"A decode step {said}. Each step reads all the weights once; every request in it adds only the reading "
+        f"of its own keys and "
         "values, and gets one token. So the step takes o, for weights and launches, plus t for each request.",
         draw,
         caption=caption,
@@ -139,7 +143,10 @@ def decode_step(batches: Sequence[int] = (1, 4), *, caption: str = "", name: str
 
 
 def ragged_batch(
-    sequences: Sequence[tuple[str, int, int]] = (("A", 5, 0), ("B", 1, 7), ("C", 1, 3)), *, caption: str = "", name: str | None = None
+    sequences: Sequence[tuple[str, int, int]] = (("A", 5, 0), ("B", 1, 7), ("C", 1, 3)),
+    *,
+    caption: str = "",
+    name: str | None = None,
 ) -> Picture:
     """Sequences of different lengths flattened into the tokens of one forward pass, with the numbers that describe it.
 
@@ -151,42 +158,55 @@ def ragged_batch(
     """
     new = sum(n for _, n, _ in sequences)
     if not sequences or any(n < 1 or c < 0 or n + c > 12 for _, n, c in sequences) or new > 14:
-        raise FigureError(f"sequences {list(sequences)}; each needs 1 or more new tokens and at most 12 in all, together at most 14 new")
+        raise FigureError(
+            f"sequences {list(sequences)}; each needs 1 or more new tokens and at most 12 in all, together at "
+            f"most 14 new"
+        )
 
     def draw(pen: Pen) -> None:
         size = 22.0 if pen.narrow else 34.0
         left = 22.0 if pen.narrow else 96.0
-        x, y = left, 26.0
-        pen.text(left, 14, "in the cache, and new in this step", size="small", look="quiet")
+        x = left
+        for look, words in (("kv", "in the cache"), ("prefill", "new, prefill"), ("decode", "new, decode")):
+            pen.box(x, 3, 13, 13, look=look)
+            pen.text(x + 18, 14, words, size="small", look="quiet")
+            x += 106
+        y = 28.0
         for who, n, cached in sequences:
             kind = "prefill" if n > 1 else "decode"
             pen.text(0, y + size / 2 + 4, who if pen.narrow else f"{who} · {kind}", bold=pen.narrow)
-            end = pen.cells(x, y, size, [str(i) for i in range(cached)], look="kv")
+            end = pen.cells(left, y, size, [str(i) for i in range(cached)], look="kv")
             pen.cells(end, y, size, [str(cached + i) for i in range(n)], look=kind)
             y += size + 5
         y += 8
-        pen.arrow(left + size, y - 6, left + size, y + 20)
-        pen.text(left + size + 10, y + 12, "flattened: no padding", size="small", look="quiet")
+        pen.arrow(left + size / 2, y - 6, left + size / 2, y + 20)
+        pen.text(left + size / 2 + 12, y + 11, "flattened: no padding", size="small", look="quiet")
         y += 28
         flat = min(size, (pen.width - left) / new)
-        for who, n, _cached in sequences:
-            kind = "prefill" if n > 1 else "decode"
-            x = pen.cells(x, y, flat, [who] * n, look=kind)
-        y += flat + 20
-        rows = (
-            ("positions", [p for _, n, c in sequences for p in range(c, c + n)]),
-            ("query_lens", [n for _, n, _ in sequences]),
-            ("context_lens", [n + c for _, n, c in sequences]),
-        )
-        for title, values in rows:
-            pen.text(0 if pen.narrow else left, y, title, size="small", look="quiet")
-            pen.text(84 if pen.narrow else left + 92, y, "  ".join(map(str, values)), size="small")
-            y += 18
+        x, line = left, y + flat + (64 if pen.narrow else 20)
+        if not pen.narrow:
+            for number, title in enumerate(("positions", "query_lens", "context_lens")):
+                pen.text(0, line + number * 20, title, size="small", look="quiet")
+        else:
+            pen.text(left, y + flat + 36, "positions above; below, a sequence each:", size="small", look="quiet")
+            pen.text(left, y + flat + 54, "query_lens, context_lens", size="small", look="quiet")
+            line = y + flat + 16
+        for who, n, cached in sequences:
+            end = pen.cells(x, y, flat, [who] * n, look="prefill" if n > 1 else "decode")
+            for i in range(n):
+                pen.text(x + (i + 0.5) * flat - 1, line, str(cached + i), size="small", anchor="middle")
+            middle = (x + end) / 2 - 1
+            below = line + (56 if pen.narrow else 20)
+            pen.text(middle, below, str(n), size="small", anchor="middle")
+            pen.text(middle, below + 20, str(n + cached), size="small", anchor="middle")
+            x = end
+        y = line + (84 if pen.narrow else 50)
         pen.height = y - 6
 
     said = "; ".join(f"{w} computes {n} new token{'s' if n > 1 else ''} on {c} cached" for w, n, c in sequences)
     return drawing(
-        f"A ragged batch. {said}. The {new} new tokens stand one after another in one forward pass, without padding; positions, query "
+        f"A ragged batch. {said}. The {new} new tokens stand one after another in one forward pass, without "
+        f"padding; positions, query "
         "lengths and context lengths say which belongs where.",
         draw,
         caption=caption,
@@ -194,7 +214,9 @@ def ragged_batch(
     )
 
 
-def kv_filling(prompt: int = 4, new: int = 4, reserved: int = 12, *, caption: str = "", name: str | None = None) -> Picture:
+def kv_filling(
+    prompt: int = 4, new: int = 4, reserved: int = 12, *, caption: str = "", name: str | None = None
+) -> Picture:
     """The cache of one request step by step: the prompt's keys and values at once, then one token's a step.
 
     Raises:
@@ -203,7 +225,9 @@ def kv_filling(prompt: int = 4, new: int = 4, reserved: int = 12, *, caption: st
     # the last token needs no keys and values: nothing reads them
     filled = prompt + new - 1
     if prompt < 1 or new < 1 or filled > reserved or reserved > 14:
-        raise FigureError(f"prompt {prompt}, new {new}, reserved {reserved}; at least 1 of each, prompt + new − 1 ≤ reserved ≤ 14")
+        raise FigureError(
+            f"prompt {prompt}, new {new}, reserved {reserved}; at least 1 of each, prompt + new − 1 ≤ reserved ≤ 14"
+        )
 
     def draw(pen: Pen) -> None:
         left = 66.0 if pen.narrow else 150.0
@@ -212,7 +236,8 @@ def kv_filling(prompt: int = 4, new: int = 4, reserved: int = 12, *, caption: st
         pen.text(left, 13, f"reserved for {reserved} tokens", size="small", look="quiet")
         for step in range(new):
             held = prompt + step
-            pen.text(0, y + size / 2 + 4, ("prefill" if step == 0 else f"decode {step}"), size="normal" if not pen.narrow else "small")
+            words, look = ("prefill", "prefill") if step == 0 else (f"decode {step}", "decode")
+            pen.text(0, y + size / 2 + 4, words, size="normal" if not pen.narrow else "small", look=look)
             looks = ["kv"] * held + ["free"] * (reserved - held)
             if step == 0:
                 looks[:prompt] = ["prefill"] * prompt
@@ -226,7 +251,8 @@ def kv_filling(prompt: int = 4, new: int = 4, reserved: int = 12, *, caption: st
         pen.height = y + 28
 
     return drawing(
-        f"The key-value cache of one request, reserved for {reserved} tokens. The prefill writes {prompt} entries at once, each of the "
+        f"The key-value cache of one request, reserved for {reserved} tokens. The prefill writes {prompt} entries "
+        f"at once, each of the "
         f"{new - 1} decode steps after it one more. At the end {filled} are used and {reserved - filled} never were.",
         draw,
         caption=caption,
@@ -256,11 +282,18 @@ def token_strip(pieces: Sequence[str], ids: Sequence[int], *, caption: str = "",
         pen.height = y + 52
 
     said = ", ".join(f"{piece!r} is {token}" for piece, token in zip(pieces, ids, strict=True))
-    return drawing(f"{len(ids)} tokens: {said}.", draw, caption=caption, name=name, data={"piece": shown, "token id": list(ids)})
+    return drawing(
+        f"{len(ids)} tokens: {said}.", draw, caption=caption, name=name, data={"piece": shown, "token id": list(ids)}
+    )
 
 
 def stage_bar(
-    stages: Mapping[str, float], *, total_label: str = "E2E", unit: str = "s", caption: str = "", name: str | None = None
+    stages: Mapping[str, float],
+    *,
+    total_label: str = "E2E",
+    unit: str = "s",
+    caption: str = "",
+    name: str | None = None,
 ) -> Picture:
     """Measured stages of one request to scale on one bar, each named with its time and share; with a table.
 
@@ -293,7 +326,12 @@ def stage_bar(
             pen.text(at_x + 24, at_y, stage)
             pen.text(at_x + 190, at_y, quantity(spent, unit), anchor="end", bold=True)
             share = 100 * spent / total
-            pen.text(at_x + 200, at_y, "under 0.1 %" if 0 < share < 0.1 else quantity(share, "%", 2 if share < 10 else 3), look="quiet")
+            pen.text(
+                at_x + 200,
+                at_y,
+                "under 0.1 %" if 0 < share < 0.1 else quantity(share, "%", 2 if share < 10 else 3),
+                look="quiet",
+            )
         pen.height = y + rows * 23 - 8
 
     said = ", ".join(f"{stage} {quantity(spent, unit)}" for stage, spent in stages.items())
@@ -302,7 +340,11 @@ def stage_bar(
         draw,
         caption=caption,
         name=name,
-        data={"stage": list(stages), f"time ({unit})": list(stages.values()), "share (%)": [100 * v / total for v in stages.values()]},
+        data={
+            "stage": list(stages),
+            f"time ({unit})": list(stages.values()),
+            "share (%)": [100 * v / total for v in stages.values()],
+        },
     )
 
 

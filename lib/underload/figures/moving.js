@@ -56,7 +56,7 @@
       if (it.area)
         all.forEach((r) => parts.push(el("path", { class: "ul-area", d: path(r, it.step) + `V${px(c.h)}H${px(r[0][0])}Z`, fill: colour })));
       if (it.line)
-        parts.push(el("path", { class: "ul-curve", d: all.map((r) => path(r, it.step)).join(""), stroke: colour, "stroke-dasharray": it.dash || null }));
+        parts.push(el("path", { class: it.thin ? "ul-thin" : "ul-curve", d: all.map((r) => path(r, it.step)).join(""), stroke: colour, "stroke-dasharray": it.dash || null }));
       if (it.marker)
         all.forEach((r) => r.forEach(([x, y]) => parts.push(el("path", {
           class: "ul-dot", d: it.marker, transform: `translate(${px(x)} ${px(y)})`,
@@ -67,7 +67,7 @@
     bar(c, it) {
       if (!it.x.every(c.ok.x) || !it.y.every(c.ok.y)) return [];
       const [l, r] = it.x.map(c.x).sort((a, b) => a - b), [u, d] = it.y.map(c.y).sort((a, b) => a - b);
-      const parts = [el("rect", { class: "ul-bar", x: px(l), y: px(u), width: px(r - l), height: px(d - u), fill: ink(it.look) })];
+      const parts = [el("rect", { class: it.faint ? "ul-faint" : "ul-bar", x: px(l), y: px(u), width: px(r - l), height: px(d - u), fill: ink(it.look) })];
       if (it.label && r - l > 0.56 * 12.5 * [...it.label].length + 4 && d - u >= 13)
         parts.push(el("text", { class: "ul-in", x: px((l + r) / 2), y: px((u + d) / 2 + 4.5), "text-anchor": "middle" }, it.label));
       return parts;
@@ -91,14 +91,14 @@
         const late = at > c.w / 2;
         parts.push(el("text", { class: "ul-note", x: px(late ? at - 5 : at + 5), y: "13", "text-anchor": late ? "end" : "start", fill: ink(it.look) }, it.label));
       } else if (it.label)
-        parts.push(el("text", { class: "ul-note", x: px(c.w - 4), y: px(at > 18 ? at - 5 : at + 15), "text-anchor": "end", fill: ink(it.look) }, it.label));
+        parts.push(el("text", { class: "ul-note", x: "5", y: px(at > 18 ? at - 5 : at + 15), "text-anchor": "start", fill: ink(it.look) }, it.label));
       return parts;
     },
     mark(c, it) {
       if (!c.ok.x(it.x) || !c.ok.y(it.y)) return [];
       const x = Math.min(Math.max(c.x(it.x), 0), c.w), y = Math.min(Math.max(c.y(it.y), 0), c.h), parts = [];
       if (it.guides) parts.push(el("path", { class: "ul-guide", d: `M0 ${px(y)}H${px(x)}V${px(c.h)}` }));
-      parts.push(el("path", { class: "ul-mark", d: it.marker, transform: `translate(${px(x)} ${px(y)})`, fill: it.hollow ? ink("surface") : ink(it.look), stroke: ink(it.look) }));
+      parts.push(el("path", { class: "ul-mark", d: it.marker, transform: `translate(${px(x)} ${px(y)})`, fill: it.hollow ? "none" : ink(it.look), stroke: ink(it.look) }));
       if (it.label) {
         const late = x > c.w / 2;
         let at = it.under ? y + 20 : y - 11;
@@ -140,7 +140,11 @@
         above.replaceChildren(...made(true));
       });
       if (waiting) return;
-      tiles.forEach((tile, i) => (tile.querySelector("dd").textContent = now.n[i]));
+      tiles.forEach((tile, i) => {
+        const [, value, unit] = now.n[i].match(/^([−∞\d][^ ]*) (.+)$/) || [null, now.n[i], ""];
+        tile.querySelector("dd b").textContent = value;
+        tile.querySelector("dd small").textContent = unit ? ` ${unit}` : "";
+      });
       says.textContent = now.s;
       table(now);
       clearTimeout(timer);
@@ -213,7 +217,7 @@
         if (data.commit.way === "control") {
           const here = at(), then = frame(here), words = data.said[data.commit.control][here[data.commit.control]];
           reveal(`You chose ${words}. Now move it.`, () => {
-            pinned = then.i.map((n) => data.pool[n]).filter((it) => it.kind === "mark").map((it) => ({ ...it, ...data.pin }));
+            pinned = then.i.map((n) => data.pool[n]).filter((it) => it.kind === "mark" && it.pin).map((it) => ({ ...it, ...data.pin }));
             tiles.forEach((tile, i) => {
               const dd = tile.querySelector(".ul-then");
               dd.textContent = `${data.pin.label}: ${then.n[i]}`;

@@ -1,4 +1,4 @@
-"""The one figure that moves without a kernel: values computed here over a grid of controls, looked up by a small script.
+"""The one figure that moves without a kernel: values computed here for every setting, looked up by a small script.
 
 `moving_figure` calls an author's function once for every combination of control values and writes the answers into one
 self-contained piece of HTML: the drawing as it starts, native sliders and radios, numbers, a data table, and a script
@@ -10,28 +10,26 @@ paper, it is a still with its numbers. The same data give the same bytes.
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
+from underload.figures.items import MARKERS, curve_style, draw_item
 from underload.figures.palette import FigureError, find, ink
 from underload.figures.plot import (
-    MARKERS,
-    Axis,
     Canvas,
     Layout,
     Panel,
     Scale,
-    curve_style,
-    draw_item,
     element,
     frame_of_axes,
     layouts,
     nice_limits,
     ticks,
 )
-from underload.figures.still import Picture, asset, data_fold, opening
+from underload.figures.still import Picture, asset, columns_of_lines, data_fold, opening
 from underload.figures.wording import attributes, quantity, significant, table
 
 MAX_FRAMES = 2_000
@@ -86,6 +84,8 @@ class Curve:
     high: Sequence[float] | None = None
     area: bool = False
     step: bool = False
+    thin: bool = False
+    legend: bool = True  # off where the axis says it already; the name stays in the data table
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class Mark:
     look: str = "choice"
     panel: int = 0
     guides: bool = True
+    pin: bool = True  # whether a commit to a control leaves it behind, as the reader's choice
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class Bar:
     label: str = ""
     panel: int = 0
     name: str = ""  # a name puts the look into the legend
+    faint: bool = False  # what happens there is nothing: waiting, unused
 
 
 @dataclass(frozen=True)
@@ -234,15 +236,20 @@ def moving_figure(
         A `Picture`; a notebook cell that ends with it shows it.
 
     Raises:
-        FigureError: no controls, panels, alt or title; a start outside a control's values; a combination whose frame fails;
-            an item without a panel; more than 2,000 combinations or 600 kB of data.
+        FigureError: no controls, panels, alt or title; a start outside a control's values; a combination whose frame
+            fails; an item without a panel; more than 2,000 combinations or 600 kB of data.
     """
     _check(controls, title, alt, panels, commit)
     options = [control.options() for control in controls]
     count = math.prod(len(each) for each in options)
     if count > MAX_FRAMES:
-        raise FigureError(f"{count} combinations of control values; at most {MAX_FRAMES}: take fewer values for a control")
-    settings = [dict(zip((c.name for c in controls), (v for v, _ in combo), strict=True)) for combo in itertools.product(*options)]
+        raise FigureError(
+            f"{count} combinations of control values; at most {MAX_FRAMES}: take fewer values for a control"
+        )
+    settings = [
+        dict(zip((c.name for c in controls), (v for v, _ in combo), strict=True))
+        for combo in itertools.product(*options)
+    ]
     frames = [_frame_at(frame, setting) for setting in settings]
     start = [_start_index(control) for control in controls]
 
@@ -255,9 +262,8 @@ def moving_figure(
         "start": start,
         "said": [[words for _, words in each] for each in options],
         "labels": [control.label for control in controls],
-        "panels": [[*_scale_data(x), *_scale_data(y)] for x, y, _, _ in drawn],
-        "layouts": [[[each.plot_width, each.plot_height] for each in shapes] for _, _, shapes, _ in drawn],
-        "ink": {"surface": ink("surface")},
+        "panels": [[*_scale_data(each.x), *_scale_data(each.y)] for each in drawn],
+        "layouts": [[[shape.plot_width, shape.plot_height] for shape in each.layouts] for each in drawn],
         "pool": pool.items,
         "frames": looked_up,
         "commit": extra,
@@ -266,7 +272,8 @@ def moving_figure(
     encoded = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     if len(encoded) > MAX_BYTES:
         raise FigureError(
-            f"the figure holds {len(encoded):,} bytes of data; at most {MAX_BYTES:,}: take fewer points a curve or fewer control values"
+            f"the figure holds {len(encoded):,} bytes of data; at most {MAX_BYTES:,}: take fewer points a curve "
+            f"or fewer control values"
         )
     # inside a script element only "<" can end it early
     encoded = encoded.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -289,12 +296,22 @@ def moving_figure(
         f'<p class="ul-says"{"" if any(f.says for f in frames) else " hidden"}>{escape(shown.says)}</p>',
         '<p class="ul-sr" role="status" aria-live="polite"></p>',
         f'<figcaption class="ul-caption">{escape(caption)}</figcaption>' if caption else "",
-        _tables(controls, settings, frames, shown, start),
+        _tables(controls, settings, frames, panels, shown, start),
         f'<script type="application/json">{encoded}</script>',
         f"<script>{asset('moving.js')}</script>",
     ]
-    html = opening("ul-moving", name, data_ul_moving="") + "".join(body) + "</figure>"
+    html = opening("ul-moving", name, ("figure.css", "moving.css"), data_ul_moving="") + "".join(body) + "</figure>"
     return Picture(html=html, alt=alt, data=_data(controls, settings, frames))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One panel ready for its items: scales, layouts, and the axes as markup, one for each layout."""
+
+    x: Scale
+    y: Scale
+    layouts: list[Layout]
+    axes: list[str]
 
 
 class Pool:
@@ -317,8 +334,17 @@ def as_item(thing: Item) -> dict[str, Any]:
     if isinstance(thing, Curve):
         xs, ys = _values(thing.x), _values(thing.y)
         if len(xs) != len(ys):
-            raise FigureError(f"curve {thing.name!r} has {len(xs)} x and {len(ys)} y values; give as many of one as of the other")
-        item: dict[str, Any] = {"kind": "curve", "panel": thing.panel, "look": thing.look, "name": thing.name, "x": xs, "y": ys}
+            raise FigureError(
+                f"curve {thing.name!r} has {len(xs)} x and {len(ys)} y values; give as many of one as of the other"
+            )
+        item: dict[str, Any] = {
+            "kind": "curve",
+            "panel": thing.panel,
+            "look": thing.look,
+            "name": thing.name,
+            "x": xs,
+            "y": ys,
+        }
         item |= curve_style(thing.look, thing.variant)
         if len(xs) > 60:
             item["marker"] = ""  # so many points are a line
@@ -329,22 +355,28 @@ def as_item(thing: Item) -> dict[str, Any]:
             item |= {"low": _values(thing.low), "high": _values(thing.high)}
             if not len(item["low"]) == len(item["high"]) == len(xs):
                 raise FigureError(f"curve {thing.name!r}: low and high need {len(xs)} values each, as x has")
-        return item | {"area": thing.area, "step": thing.step}
+        return item | {"area": thing.area, "step": thing.step, "thin": thing.thin}
+    find(thing.look)
+    common = {"panel": thing.panel, "look": thing.look, "label": thing.label}
     if isinstance(thing, Mark):
         found = find(thing.look)
-        return {
-            "kind": "mark", "panel": thing.panel, "look": thing.look, "x": _value(thing.x), "y": _value(thing.y), "label": thing.label,
-            "guides": thing.guides, "marker": MARKERS[found.marker or "circle"], "hollow": found.marker in ("ring", "pin"),
-        }  # fmt: skip
-    find(thing.look)
+        return common | {
+            "kind": "mark",
+            "x": _value(thing.x),
+            "y": _value(thing.y),
+            "guides": thing.guides,
+            "pin": thing.pin,
+            "marker": MARKERS[found.marker or "circle"],
+            "hollow": found.marker in ("ring", "pin"),
+        }
     if isinstance(thing, Bar):
-        return {"kind": "bar", "panel": thing.panel, "look": thing.look, "x": _values(thing.x), "y": _values(thing.y), "label": thing.label}
+        return common | {"kind": "bar", "x": _values(thing.x), "y": _values(thing.y), "faint": thing.faint}
     kind = "rule" if isinstance(thing, Rule) else "band"
     if (thing.x is None) == (thing.y is None):
         raise FigureError(f"a {kind} needs exactly one of x and y, got x={thing.x}, y={thing.y}")
     axis, given = ("x", thing.x) if thing.x is not None else ("y", thing.y)
-    value = _value(given) if isinstance(thing, Rule) else [None if v is None else _value(v) for v in given]  # type: ignore[arg-type,union-attr]
-    return {"kind": kind, "panel": thing.panel, "look": thing.look, axis: value, "label": thing.label}
+    value = _values(given) if isinstance(given, tuple) else _value(given)
+    return common | {"kind": kind, axis: value}
 
 
 def _value(value: Any) -> float | int | None:
@@ -363,7 +395,9 @@ def _values(values: Iterable[Any]) -> list[float | int | None]:
 
 def _check(controls: Sequence[Control], title: str, alt: str, panels: Sequence[Panel], commit: Commit | None) -> None:
     if not controls or not panels:
-        raise FigureError(f"{len(controls)} controls and {len(panels)} panels; a moving figure needs at least one of each")
+        raise FigureError(
+            f"{len(controls)} controls and {len(panels)} panels; a moving figure needs at least one of each"
+        )
     if not title.strip() or not alt.strip():
         raise FigureError("title and alt must say something: alt is all that a reader who cannot see gets")
     names = [control.name for control in controls]
@@ -382,7 +416,9 @@ def _check(controls: Sequence[Control], title: str, alt: str, panels: Sequence[P
     if commit.values and commit.answer is None:
         raise FigureError("a commit with values= needs answer=, the value that is right")
     if commit.options and not isinstance(commit.replies, str) and len(commit.replies) not in (0, len(commit.options)):
-        raise FigureError(f"{len(commit.replies)} replies to {len(commit.options)} options; give one for all, or one each")
+        raise FigureError(
+            f"{len(commit.replies)} replies to {len(commit.options)} options; give one for all, or one each"
+        )
 
 
 def _start_index(control: Control) -> int:
@@ -411,29 +447,23 @@ def _position(indices: Sequence[int], counts: Sequence[int]) -> int:
     return at
 
 
-def _prepare(panel: Panel, position: int, frames: Sequence[Frame]) -> tuple[Scale, Scale, list[Layout], str]:
+def _prepare(panel: Panel, position: int, frames: Sequence[Frame]) -> Drawn:
     """Scales, layouts and the static markup of one panel: limits hold the data of every frame."""
     reach: dict[str, list[float]] = {"x": [], "y": []}
-    seen: set[int] = set()
-    for each in frames:
-        for thing in each.items():
-            if thing.panel != position or id(thing) in seen:
-                continue
-            seen.add(id(thing))
-            item = as_item(thing)
-            for axis in ("x", "y"):
-                found = item.get(axis)
-                reach[axis] += [v for v in (found if isinstance(found, list) else [found]) if v is not None]
-            for edge in ("low", "high"):
-                reach["y"] += [v for v in item.get(edge) or [] if v is not None]
-    scales, marks = [], []
-    for values, axis, room in ((reach["x"], panel.x, 6), (reach["y"], panel.y, max(round(4 * panel.height), 2))):
-        low, high = nice_limits(values, axis)
-        scales.append(Scale(low, high, axis.log, axis.descending))
-        marks.append(ticks(axis, (low, high), room))
-    return scales[0], scales[1], (shapes := layouts(panel, marks[1])), "\n".join(
-        frame_of_axes(panel, shape, scales[0], scales[1], marks[0], marks[1]) for shape in shapes
+    for each in {id(thing): thing for frame in frames for thing in frame.items() if thing.panel == position}.values():
+        item = as_item(each)
+        for key, axis in (("x", "x"), ("y", "y"), ("low", "y"), ("high", "y")):
+            found = item.get(key)
+            reach[axis] += [v for v in (found if isinstance(found, list) else [found]) if v is not None]
+    (x, x_ticks), (y, y_ticks) = (
+        (Scale(*limits, axis.log, axis.descending), ticks(axis, limits, room))
+        for axis, limits, room in (
+            (panel.x, nice_limits(reach["x"], panel.x), 6),
+            (panel.y, nice_limits(reach["y"], panel.y), max(round(4 * panel.height), 2)),
+        )
     )
+    shapes = layouts(panel, y_ticks)
+    return Drawn(x, y, shapes, [frame_of_axes(panel, shape, x, y, x_ticks, y_ticks) for shape in shapes])
 
 
 def _scale_data(scale: Scale) -> list[float | int]:
@@ -457,7 +487,14 @@ def _encode_commit(commit: Commit | None, controls: Sequence[Control], pool: Poo
     if commit.options:
         replies = [commit.replies] * len(commit.options) if isinstance(commit.replies, str) else list(commit.replies)
         return {"way": "options", "replies": replies or [""] * len(commit.options)}
-    marks = [pool.number(as_item(replace(commit.mark(v), look="choice", guides=False, label=commit.pin))) for v in commit.values] if commit.mark else []
+    marks = (
+        [
+            pool.number(as_item(replace(commit.mark(v), look="choice", guides=False, label=commit.pin)))
+            for v in commit.values
+        ]
+        if commit.mark
+        else []
+    )
     return {
         "way": "values",
         "said": [quantity(v, commit.unit, 4) for v in commit.values],
@@ -469,23 +506,33 @@ def _encode_commit(commit: Commit | None, controls: Sequence[Control], pool: Poo
 def _pin_style(commit: Commit | None) -> dict[str, Any] | None:
     if commit is None:
         return None
-    return {"look": "choice", "marker": MARKERS["pin"], "hollow": True, "label": commit.pin, "guides": False, "under": True}
+    return {
+        "look": "choice",
+        "marker": MARKERS["pin"],
+        "hollow": True,
+        "label": commit.pin,
+        "guides": False,
+        "under": True,
+    }
 
 
-def _panel_svg(panel: Panel, position: int, drawn: tuple[Scale, Scale, list[Layout], str], numbers: Sequence[int], pool: Sequence[Mapping[str, Any]], alt: str) -> str:
-    x, y, shapes, static = drawn
+def _panel_svg(
+    panel: Panel, position: int, drawn: Drawn, numbers: Sequence[int], pool: Sequence[Mapping[str, Any]], alt: str
+) -> str:
     parts = []
     label = alt if position == 0 else f"{panel.title or panel.y.label}: part of the same figure"
-    for layout, axes in zip(shapes, static.split("\n"), strict=True):
-        canvas = Canvas(layout, x, y)
-        mine = [pool[n] for n in numbers if pool[n]["panel"] == position]
+    mine = [pool[n] for n in numbers if pool[n]["panel"] == position]
+    for layout, axes in zip(drawn.layouts, drawn.axes, strict=True):
+        canvas = Canvas(layout, drawn.x, drawn.y)
         below = "".join(draw_item(canvas, item) for item in mine if item["kind"] != "mark")
         above = "".join(draw_item(canvas, item) for item in mine if item["kind"] == "mark")
         plot = attributes(x=layout.left, y=layout.top, width=layout.plot_width, height=layout.plot_height)
-        curtain = element("text", "?", class_="ul-curtain", x=layout.left + layout.plot_width / 2, y=layout.top + layout.plot_height / 2 + 22, text_anchor="middle")
+        x, y = layout.left + layout.plot_width / 2, layout.top + layout.plot_height / 2 + 22
         parts.append(
-            f'<svg class="ul-{layout.name}" viewBox="0 0 {layout.width:g} {layout.height:g}" role="img" aria-label="{escape(label)}" data-panel="{position}">'
-            f'{axes}<svg class="ul-items"{plot}>{below}</svg><svg class="ul-items ul-open"{plot}>{above}</svg>{curtain}</svg>'
+            f'<svg class="ul-{layout.name}" viewBox="0 0 {layout.width:g} {layout.height:g}" role="img" '
+            f'aria-label="{escape(label)}" data-panel="{position}">{axes}'
+            f'<svg class="ul-items"{plot}>{below}</svg><svg class="ul-items ul-open"{plot}>{above}</svg>'
+            f"{element('text', '?', class_='ul-curtain', x=x, y=y, text_anchor='middle')}</svg>"
         )
     return f'<div class="ul-panel{" ul-half" if panel.half else ""}">{"".join(parts)}</div>'
 
@@ -507,7 +554,10 @@ def _commit_form(commit: Commit | None, controls: Sequence[Control]) -> str:
         '<button type="button" class="ul-skip">Show me without a guess</button></p>'
     )
     # hidden until the script runs: without one there is nothing to commit to
-    return f'<form class="ul-guess" data-lm-suppress-shortcuts="true" hidden>{question}{answer}<div class="ul-slot"></div>{buttons}</form><p class="ul-reply" hidden></p>'
+    return (
+        f'<form class="ul-guess" data-lm-suppress-shortcuts="true" hidden>{question}{answer}<div '
+        f'class="ul-slot"></div>{buttons}</form><p class="ul-reply" hidden></p>'
+    )
 
 
 def _controls_form(controls: Sequence[Control], start: Sequence[int]) -> str:
@@ -518,20 +568,28 @@ def _controls_form(controls: Sequence[Control], start: Sequence[int]) -> str:
             parts.append(_range(control.label, str(position), words, index))
         else:
             parts.append(_radios(control.label, str(position), words, index))
-    return f'<form class="ul-controls" data-lm-suppress-shortcuts="true" autocomplete="off">{"".join(parts)}</form>'
+    one = " ul-one" if len(controls) == 1 else ""
+    return (
+        f'<form class="ul-controls{one}" data-lm-suppress-shortcuts="true" autocomplete="off">{"".join(parts)}</form>'
+    )
 
 
 def _range(label: str, name: str, words: Sequence[str], index: int) -> str:
-    bare = attributes(type="range", name=name, min=0, max=len(words) - 1, step=1, value=index, aria_valuetext=words[index])
+    bare = attributes(
+        type="range", name=name, min=0, max=len(words) - 1, step=1, value=index, aria_valuetext=words[index]
+    )
     return (
-        f'<label class="ul-control"><span class="ul-label-row"><span>{escape(label)}</span><output class="ul-value">{escape(words[index])}</output></span>'
-        f'<input{bare}><span class="ul-ends" aria-hidden="true"><span>{escape(words[0])}</span><span>{escape(words[-1])}</span></span></label>'
+        f'<label class="ul-control"><span class="ul-label-row"><span>{escape(label)}</span><output '
+        f'class="ul-value">{escape(words[index])}</output></span>'
+        f'<input{bare}><span class="ul-ends" '
+        f'aria-hidden="true"><span>{escape(words[0])}</span><span>{escape(words[-1])}</span></span></label>'
     )
 
 
 def _radios(label: str, name: str, words: Sequence[str], index: int, hidden_legend: bool = False) -> str:
     radios = "".join(
-        f'<label><input type="radio" name="{escape(name)}" value="{i}"{" checked" if i == index else ""}><span>{escape(text)}</span></label>'
+        f'<label><input type="radio" name="{escape(name)}" '
+        f'value="{i}"{" checked" if i == index else ""}><span>{escape(text)}</span></label>'
         for i, text in enumerate(words)
     )
     sr = ' class="ul-sr"' if hidden_legend else ""
@@ -540,9 +598,11 @@ def _radios(label: str, name: str, words: Sequence[str], index: int, hidden_lege
 
 def _setting(controls: Sequence[Control], start: Sequence[int]) -> str:
     """The controls in words: what a printed page shows in their place."""
-    return '<p class="ul-setting">' + "".join(
-        f"<span>{escape(control.label)}: <b>{escape(control.options()[index][1])}</b></span>" for control, index in zip(controls, start, strict=True)
-    ) + "</p>"  # fmt: skip
+    words = (
+        f"<span>{escape(control.label)}: <b>{escape(control.options()[index][1])}</b></span>"
+        for control, index in zip(controls, start, strict=True)
+    )
+    return f'<p class="ul-setting">{"".join(words)}</p>'
 
 
 def _numbers(frames: Sequence[Frame], shown: Frame) -> str:
@@ -551,23 +611,41 @@ def _numbers(frames: Sequence[Frame], shown: Frame) -> str:
     names = [n.name for n in shown.numbers]
     for each in frames:
         if [n.name for n in each.numbers] != names:
-            raise FigureError(f"numbers {[n.name for n in each.numbers]} in one frame, {names} in another: give every frame the same")
+            raise FigureError(
+                f"numbers {[n.name for n in each.numbers]} in one frame, {names} in another: give every frame the same"
+            )
     tiles = "".join(
-        f'<div class="ul-number"><dt>{escape(n.name)}</dt><dd{attributes(style=f"--ul-mine:{ink(n.look)}")}>{escape(n.said)}</dd><dd class="ul-then" hidden></dd></div>'
+        f'<div class="ul-number"><dt>{escape(n.name)}</dt>'
+        f"<dd{attributes(style=f'--ul-mine:{ink(n.look)}')}>{_value_and_unit(n.said)}</dd>"
+        '<dd class="ul-then" hidden></dd></div>'
         for n in shown.numbers
     )
     return f'<dl class="ul-numbers">{tiles}</dl>'
+
+
+def _value_and_unit(said: str) -> str:
+    found = re.fullmatch(r"([−∞\d][^ ]*) (.+)", said)
+    value, unit = found.groups() if found else (said, "")
+    return f"<b>{escape(value)}</b><small>{escape(f' {unit}' if unit else '')}</small>"
 
 
 def _legend(frames: Sequence[Frame]) -> str:
     entries: dict[tuple[str, str, int], str] = {}
     for each in frames:
         for curve in each.curves:
-            if curve.name:
+            if curve.name and curve.legend:
                 entries.setdefault((curve.name, curve.look, curve.variant), _swatch(curve))
         for bar in each.bars:
             if bar.name:
-                swatch = element("rect", class_="ul-bar", x="4", y="2", width="20", height="10", fill=ink(bar.look))
+                swatch = element(
+                    "rect",
+                    class_="ul-faint" if bar.faint else "ul-bar",
+                    x="4",
+                    y="2",
+                    width="20",
+                    height="10",
+                    fill=ink(bar.look),
+                )
                 entries.setdefault((bar.name, bar.look, 0), swatch)
     if not entries:
         return ""
@@ -584,12 +662,15 @@ def _swatch(curve: Curve) -> str:
     if style["line"] or len(list(curve.x)) > 60:
         parts += element("path", class_="ul-curve", d="M1 7H27", stroke=colour, stroke_dasharray=style["dash"] or None)
     if style["marker"] and len(list(curve.x)) <= 60:
-        parts += element("path", class_="ul-dot", d=style["marker"], transform="translate(14 7)",
-                         fill=ink("surface") if style["hollow"] else colour, stroke=colour if style["hollow"] else ink("surface"))  # fmt: skip
+        fill, stroke = (ink("surface"), colour) if style["hollow"] else (colour, ink("surface"))
+        at = "translate(14 7)"
+        parts += element("path", class_="ul-dot", d=style["marker"], transform=at, fill=fill, stroke=stroke)
     return parts
 
 
-def _data(controls: Sequence[Control], settings: Sequence[Mapping[str, Any]], frames: Sequence[Frame]) -> dict[str, list[Any]]:
+def _data(
+    controls: Sequence[Control], settings: Sequence[Mapping[str, Any]], frames: Sequence[Frame]
+) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     for control in controls:
         title = f"{control.label} ({control.unit})" if isinstance(control, Slider) and control.unit else control.label
@@ -601,20 +682,34 @@ def _data(controls: Sequence[Control], settings: Sequence[Mapping[str, Any]], fr
     return columns
 
 
-def _tables(controls: Sequence[Control], settings: Sequence[Mapping[str, Any]], frames: Sequence[Frame], shown: Frame, start: Sequence[int]) -> str:
+def _tables(
+    controls: Sequence[Control],
+    settings: Sequence[Mapping[str, Any]],
+    frames: Sequence[Frame],
+    panels: Sequence[Panel],
+    shown: Frame,
+    start: Sequence[int],
+) -> str:
     columns = _data(controls, settings, frames)
     tables = []
     if frames[0].numbers:
         tables.append(table(columns, zip(*columns.values(), strict=True), "The numbers at every setting"))
     curves = [c for c in shown.curves if c.name]
-    if curves:
-        fixed = all(_same_curves(f.curves, shown.curves) for f in frames)
+    if curves and all(_same_curves(f.curves, shown.curves) for f in frames):
+        for position, panel in enumerate(panels):
+            lines = [(c.name, _values(c.x), _values(c.y)) for c in curves if c.panel == position]
+            if lines:
+                fixed = columns_of_lines(lines, panel.x.title, panel.y.title)
+                tables.append(table(fixed, zip(*fixed.values(), strict=True), f"The curves: {panel.y.title}"))
+    elif curves:  # the script fills in those of the present setting
         words = ", ".join(f"{c.label} {c.options()[i][1]}" for c, i in zip(controls, start, strict=True))
+        heads = ("curve", panels[0].x.title, panels[0].y.title) if len(panels) == 1 else ("curve", "x", "y")
         rows = [(c.name, x, y) for c in curves for x, y in zip(_values(c.x), _values(c.y), strict=True)]
-        tables.append(table(("curve", "x", "y"), rows, "The curves" if fixed else f"The curves at {words}").replace('<div class="ul-scroll"', f'<div class="ul-scroll{"" if fixed else " ul-now"}"'))
+        tables.append(f'<div class="ul-now">{table(heads, rows, f"The curves at {words}")}</div>')
     return data_fold(tables)
 
 
 def _same_curves(some: Sequence[Curve], others: Sequence[Curve]) -> bool:
-    return len(some) == len(others) and all(a is b or as_item(a) == as_item(b) for a, b in zip(some, others, strict=True))
-
+    return len(some) == len(others) and all(
+        a is b or as_item(a) == as_item(b) for a, b in zip(some, others, strict=True)
+    )

@@ -116,4 +116,6 @@ def ink(name: str) -> str:
 
 def css_variables(dark: bool) -> str:
     """The declarations of all colour variables for one theme."""
-    return "".join(f"--ul-{name}:{each.dark if dark else each.light};" for name, each in LOOKS.items())
+    colours = {name: each.dark if dark else each.light for name, each in LOOKS.items()}
+    colours["surface"] = f"var(--paper,{colours['surface']})"  # the book's page, where there is one
+    return "".join(f"--ul-{name}:{colour};" for name, colour in colours.items())

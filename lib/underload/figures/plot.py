@@ -1,28 +1,15 @@
-"""Axes and the things drawn on them, as SVG: what the script of a moving figure draws again when a control moves.
+"""Axes of the figure that moves: limits, ticks, layouts, and their SVG, which no control changes.
 
-A panel is drawn in up to two layouts (wide page, phone), both from the same data. Static parts (axes, ticks, titles)
-are written once; items (curves, marks, rules, bands, bars) are plain dictionaries that `draw_item` here and
-`drawItem` in moving.js turn into the same elements; a browser test holds the two together.
+A panel is drawn in up to two layouts (wide page, phone), both from the same data.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
 
-from underload.figures.palette import DASHES, FigureError, find, ink
+from underload.figures.palette import FigureError
 from underload.figures.wording import attributes, number
-
-MARKERS = {
-    "circle": "M-4 0A4 4 0 1 0 4 0A4 4 0 1 0 -4 0Z",
-    "ring": "M-4 0A4 4 0 1 0 4 0A4 4 0 1 0 -4 0Z",
-    "square": "M-3.6 -3.6H3.6V3.6H-3.6Z",
-    "diamond": "M0 -6.5L6.5 0L0 6.5L-6.5 0Z",
-    "triangle": "M0 -5L4.8 3.8H-4.8Z",
-    "pin": "M-7 0A7 7 0 1 0 7 0A7 7 0 1 0 -7 0Z",
-}
-"""Marker outlines around the origin, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -183,9 +170,9 @@ def layouts(panel: Panel, y_ticks: Ticks) -> list[Layout]:
     left = max([text_width(name) for name in y_ticks.names], default=10.0) + 12
     top = 52.0 if panel.title else 34.0
     height = 250.0 * panel.height
-    narrow = Layout("narrow", 340, round(max(height * 0.9, 150)), round(left), top, 12, 46)
+    narrow = Layout("narrow", 320, round(max(height * 0.9, 150)), round(left), top, 12, 46)
     if panel.half:
-        return [Layout("half", 340, round(height * 0.9), round(left), top, 12, 46)]
+        return [Layout("half", 320, round(height * 0.9), round(left), top, 12, 46)]
     return [Layout("wide", 680, round(height), round(left), top, 16, 46), narrow]
 
 
@@ -219,134 +206,6 @@ class Canvas:
         return (1 - self.y.unit(value)) * self.layout.plot_height
 
 
-def _runs(canvas: Canvas, xs: Sequence[float | None], ys: Sequence[float | None]) -> list[list[tuple[float, float]]]:
-    """The stretches of points that can be drawn; a value that has no place ends one."""
-    runs: list[list[tuple[float, float]]] = [[]]
-    for x, y in zip(xs, ys, strict=True):
-        if x is not None and y is not None and canvas.x.usable(x) and canvas.y.usable(y):
-            runs[-1].append((canvas.at_x(x), canvas.at_y(y)))
-        elif runs[-1]:
-            runs.append([])
-    return [run for run in runs if run]
-
-
-def _line(run: Sequence[tuple[float, float]], step: bool) -> str:
-    d = f"M{px(run[0][0])} {px(run[0][1])}"
-    for x, y in run[1:]:
-        d += f"H{px(x)}V{px(y)}" if step else f"L{px(x)} {px(y)}"
-    return d
-
-
-def _closed(upper: Sequence[tuple[float, float]], lower: Sequence[tuple[float, float]], step: bool) -> str:
-    return _line(upper, step) + "L" + _line(list(reversed(lower)), False)[1:] + "Z"
-
-
-def draw_item(canvas: Canvas, item: Mapping[str, Any]) -> str:
-    """The SVG of one item on one layout. Kinds: curve, rule, band, bar, mark (as `moving.as_items` writes them)."""
-    layout, width, height = canvas.layout, canvas.layout.plot_width, canvas.layout.plot_height
-    colour = ink(item["look"])
-    if item["kind"] == "curve":
-        parts = []
-        low, high = item.get("low"), item.get("high")
-        if low is not None and high is not None:
-            both = [(l, h) if l is not None and h is not None else (None, None) for l, h in zip(low, high, strict=True)]
-            uppers = _runs(canvas, item["x"], [h for _, h in both])
-            lowers = _runs(canvas, item["x"], [l for l, _ in both])
-            if [len(r) for r in uppers] == [len(r) for r in lowers]:
-                parts += [
-                    element("path", class_="ul-band", d=_closed(u, l, False), fill=colour)
-                    for u, l in zip(uppers, lowers, strict=True)
-                ]
-        runs = _runs(canvas, item["x"], item["y"])
-        if item.get("area"):
-            parts += [
-                element("path", class_="ul-area", d=_line(run, bool(item.get("step"))) + f"V{px(height)}H{px(run[0][0])}Z", fill=colour)
-                for run in runs
-            ]
-        if item.get("line"):
-            d = "".join(_line(run, bool(item.get("step"))) for run in runs)
-            dash = item.get("dash") or None
-            parts.append(element("path", class_="ul-curve", d=d, stroke=colour, stroke_dasharray=dash))
-        if item.get("marker"):
-            parts += [
-                element("path", class_="ul-dot", d=item["marker"], transform=f"translate({px(x)} {px(y)})",
-                        fill=ink("surface") if item.get("hollow") else colour, stroke=colour if item.get("hollow") else ink("surface"))
-                for run in runs for x, y in run
-            ]  # fmt: skip
-        return element("g", children="".join(parts))
-    if item["kind"] == "bar":
-        (x0, x1), (y0, y1) = item["x"], item["y"]
-        if not all(map(canvas.x.usable, (x0, x1))) or not all(map(canvas.y.usable, (y0, y1))):
-            return element("g")
-        left, right = sorted((canvas.at_x(x0), canvas.at_x(x1)))
-        upper, lower = sorted((canvas.at_y(y0), canvas.at_y(y1)))
-        parts = [element("rect", class_="ul-bar", x=px(left), y=px(upper), width=px(right - left), height=px(lower - upper), fill=colour)]
-        if item.get("label") and right - left > 0.56 * 12.5 * len(item["label"]) + 4 and lower - upper >= 13:
-            parts.append(
-                element("text", item["label"], class_="ul-in", x=px((left + right) / 2), y=px((upper + lower) / 2 + 4.5), text_anchor="middle")
-            )
-        return element("g", children="".join(parts))
-    if item["kind"] == "band":
-        axis = "x" if item.get("x") is not None else "y"
-        scale = canvas.x if axis == "x" else canvas.y
-        place = canvas.at_x if axis == "x" else canvas.at_y
-        low, high = item[axis]
-        ends = [scale.low if low is None or not scale.usable(low) else low, scale.high if high is None or not scale.usable(high) else high]
-        a, b = sorted(min(max(place(v), -1.0), (width if axis == "x" else height) + 1.0) for v in ends)
-        box = (a, 0.0, b - a, height) if axis == "x" else (0.0, a, width, b - a)
-        parts = [element("rect", class_="ul-region", x=px(box[0]), y=px(box[1]), width=px(box[2]), height=px(box[3]), fill=colour)]
-        if item.get("label") and b - a > 1:
-            late = box[0] + box[2] / 2 > width / 2
-            parts.append(
-                element("text", item["label"], class_="ul-note", x=px(box[0] + box[2] - 5 if late else box[0] + 5), y=px(box[1] + 15),
-                        text_anchor="end" if late else "start", fill=colour)
-            )  # fmt: skip
-        return element("g", children="".join(parts))
-    if item["kind"] == "rule":
-        axis = "x" if item.get("x") is not None else "y"
-        value = item[axis]
-        scale = canvas.x if axis == "x" else canvas.y
-        if not scale.usable(value) or not min(scale.low, scale.high) <= value <= max(scale.low, scale.high):
-            return element("g")
-        at = canvas.at_x(value) if axis == "x" else canvas.at_y(value)
-        ends = {"x1": px(at), "x2": px(at), "y1": "0", "y2": px(height)} if axis == "x" else {"x1": "0", "x2": px(width), "y1": px(at), "y2": px(at)}
-        parts = [element("line", class_="ul-rule", **ends, stroke=colour)]
-        if item.get("label"):
-            if axis == "x":
-                late = at > width / 2
-                parts.append(element("text", item["label"], class_="ul-note", x=px(at - 5 if late else at + 5), y="13", text_anchor="end" if late else "start", fill=colour))
-            else:
-                above = at > 18
-                parts.append(element("text", item["label"], class_="ul-note", x=px(width - 4), y=px(at - 5 if above else at + 15), text_anchor="end", fill=colour))
-        return element("g", children="".join(parts))
-    # a mark: on top of everything, its label on the side with room, held inside the plot
-    x, y = item["x"], item["y"]
-    if not canvas.x.usable(x) or not canvas.y.usable(y):
-        return element("g")
-    at_x = min(max(canvas.at_x(x), 0.0), width)
-    at_y = min(max(canvas.at_y(y), 0.0), height)
-    parts = []
-    if item.get("guides"):
-        parts.append(element("path", class_="ul-guide", d=f"M0 {px(at_y)}H{px(at_x)}V{px(height)}"))
-    parts.append(
-        element("path", class_="ul-mark", d=item["marker"], transform=f"translate({px(at_x)} {px(at_y)})",
-                fill=ink("surface") if item.get("hollow") else colour, stroke=colour)
-    )  # fmt: skip
-    if item.get("label"):
-        late = at_x > width / 2
-        under = bool(item.get("under"))
-        y_text = at_y + 20 if under else at_y - 11
-        if y_text < 12:
-            y_text = at_y + 20
-        if y_text > height - 3:
-            y_text = at_y - 11
-        parts.append(
-            element("text", item["label"], class_="ul-label", x=px(at_x - 6 if late else at_x + 6), y=px(y_text),
-                    text_anchor="end" if late else "start", fill=colour)
-        )  # fmt: skip
-    return element("g", children="".join(parts))
-
-
 def frame_of_axes(panel: Panel, layout: Layout, x: Scale, y: Scale, x_ticks: Ticks, y_ticks: Ticks) -> str:
     """The static part: title, grid, axis line, ticks and their names, axis titles."""
     canvas = Canvas(layout, x, y)
@@ -360,30 +219,31 @@ def frame_of_axes(panel: Panel, layout: Layout, x: Scale, y: Scale, x_ticks: Tic
         if panel.grid:
             parts.append(element("line", class_="ul-grid", x1=px(left), x2=px(left + width), y1=px(at), y2=px(at)))
         parts.append(element("text", name, class_="ul-tick", x=px(left - 7), y=px(at + 4.3), text_anchor="end"))
-    parts.append(element("line", class_="ul-axis", x1=px(left), x2=px(left + width), y1=px(top + height), y2=px(top + height)))
+    parts.append(
+        element("line", class_="ul-axis", x1=px(left), x2=px(left + width), y1=px(top + height), y2=px(top + height))
+    )
     taken = -1e9
     places = sorted((left + canvas.at_x(v), n) for v, n in zip(x_ticks.positions, x_ticks.names, strict=True))
     for at, name in places:
-        parts.append(element("line", class_="ul-axis", x1=px(at), x2=px(at), y1=px(top + height), y2=px(top + height + 4)))
+        parts.append(
+            element("line", class_="ul-axis", x1=px(at), x2=px(at), y1=px(top + height), y2=px(top + height + 4))
+        )
         half = text_width(name) / 2
         if at - half < taken + 5:  # no room: the tick stays, its name does not
             continue
         middle = min(at, layout.width - half)
-        parts.append(element("text", name, class_="ul-tick", x=px(middle), y=px(top + height + 18), text_anchor="middle"))
+        parts.append(
+            element("text", name, class_="ul-tick", x=px(middle), y=px(top + height + 18), text_anchor="middle")
+        )
         taken = middle + half
-    parts.append(element("text", panel.x.title, class_="ul-axis-title", x=px(left + width / 2), y=px(layout.height - 7), text_anchor="middle"))
+    parts.append(
+        element(
+            "text",
+            panel.x.title,
+            class_="ul-axis-title",
+            x=px(left + width / 2),
+            y=px(layout.height - 7),
+            text_anchor="middle",
+        )
+    )
     return "".join(parts)
-
-
-def curve_style(look: str, variant: int) -> dict[str, Any]:
-    """How a curve of this look is drawn: whether a line, its dashes, its marker."""
-    found = find(look)
-    if not 0 <= variant < len(DASHES):
-        raise FigureError(f"variant {variant} is outside 0…{len(DASHES) - 1}: draw fewer curves of one look")
-    dash = {"dotted": "1.5 3.5", "dashed": "6 4"}.get(found.line, "") if variant == 0 else DASHES[variant]
-    return {
-        "line": found.line != "none" or variant > 0,
-        "dash": dash,
-        "marker": MARKERS.get(found.marker, ""),
-        "hollow": found.marker == "ring",
-    }

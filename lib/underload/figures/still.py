@@ -41,22 +41,23 @@ def asset(name: str) -> str:
 
 
 @cache
-def stylesheet() -> str:
-    """The style every figure carries: colours of both themes and the rules of figure.css."""
+def stylesheet(*sheets: str) -> str:
+    """The style a figure carries: the colours of both themes, and the rules of these files on one line."""
     light, dark = css_variables(dark=False), css_variables(dark=True)
     themes = (
         f".ul-fig{{{light}}}"
         # the book (data-theme), JupyterLab, VS Code; else what the system prefers
         f'html[data-theme="dark"] .ul-fig,[data-jp-theme-light="false"] .ul-fig,.vscode-dark .ul-fig{{{dark}}}'
-        "@media(prefers-color-scheme:dark){html:not([data-theme]) body:not([data-jp-theme-light]):not(.vscode-light) .ul-fig"
+        "@media(prefers-color-scheme:dark){"
+        "html:not([data-theme]) body:not([data-jp-theme-light]):not(.vscode-light) .ul-fig"
         f"{{{dark}}}}}"
         f"@media print{{html .ul-fig.ul-fig.ul-fig.ul-fig{{{light}}}}}"
     )
-    rules = re.sub(r"/\*.*?\*/", "", asset("figure.css"), flags=re.DOTALL)
+    rules = re.sub(r"/\*.*?\*/", "", "\n".join(map(asset, sheets)), flags=re.DOTALL)
     return themes + re.sub(r"\s*\n\s*", "", rules)
 
 
-def opening(kind: str, name: str | None = None, **more: object) -> str:
+def opening(kind: str, name: str | None = None, sheets: Sequence[str] = ("figure.css",), **more: object) -> str:
     """The start of a figure's HTML: its element and its style.
 
     Raises:
@@ -65,7 +66,7 @@ def opening(kind: str, name: str | None = None, **more: object) -> str:
     if name is not None and not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
         raise FigureError(f"figure name {name!r}: use lower-case letters, digits and hyphens, as in an address")
     anchor = f"fig-{name}" if name else None
-    return f"<figure{attributes(class_=f'ul-fig {kind}', id=anchor, **more)}><style>{stylesheet()}</style>"
+    return f"<figure{attributes(class_=f'ul-fig {kind}', id=anchor, **more)}><style>{stylesheet(*sheets)}</style>"
 
 
 def data_fold(tables: Sequence[str]) -> str:
@@ -86,14 +87,18 @@ def columns_of(data: Any) -> dict[str, list[Any]]:
     elif hasattr(data, "columns"):
         columns = {str(key): list(data[key]) for key in data.columns}
     else:
-        raise FigureError(f"data is a {type(data).__name__}; give a dict of columns, a DataFrame, or True for the labelled lines")
+        raise FigureError(
+            f"data is a {type(data).__name__}; give a dict of columns, a DataFrame, or True for the labelled lines"
+        )
     lengths = {key: len(values) for key, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise FigureError(f"the columns of data differ in length: {lengths}")
     return columns
 
 
-def still(drawing: str, *, alt: str, caption: str = "", data: Any = None, name: str | None = None, kind: str = "ul-still") -> Picture:
+def still(
+    drawing: str, *, alt: str, caption: str = "", data: Any = None, name: str | None = None, kind: str = "ul-still"
+) -> Picture:
     """A picture of finished SVG (made here, not by an author) with its words and its table.
 
     Raises:
@@ -107,7 +112,13 @@ def still(drawing: str, *, alt: str, caption: str = "", data: Any = None, name: 
     return Picture(html=f"{opening(kind, name)}{drawing}{words}{fold}</figure>", alt=alt, data=columns)
 
 
-def rows_of(lines: Iterable[tuple[str, Sequence[float], Sequence[float]]]) -> dict[str, list[Any]]:
-    """Long-form columns (curve, x, y) of several named lines."""
-    rows = [(label, x, y) for label, xs, ys in lines for x, y in zip(xs, ys, strict=True)]
-    return {"curve": [r[0] for r in rows], "x": [r[1] for r in rows], "y": [r[2] for r in rows]}
+def columns_of_lines(
+    lines: Iterable[tuple[str, Sequence[Any], Sequence[Any]]], x: str = "x", y: str = "y"
+) -> dict[str, list[Any]]:
+    """The points of several named lines: a column each where they share their x, else (curve, x, y) row by row."""
+    named = [(label, list(xs), list(ys)) for label, xs, ys in lines]
+    labels = [label for label, _, _ in named]
+    if len(set(labels)) == len(labels) and all(xs == named[0][1] for _, xs, _ in named) and x not in labels:
+        return {x: named[0][1]} | {label: ys for label, _, ys in named} if named else {}
+    rows = [(label, a, b) for label, xs, ys in named for a, b in zip(xs, ys, strict=True)]
+    return {"curve": [r[0] for r in rows], x or "x": [r[1] for r in rows], y or "y": [r[2] for r in rows]}

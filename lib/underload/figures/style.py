@@ -13,13 +13,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from underload.figures.palette import COLORS, LOOKS, FigureError, ink
-from underload.figures.still import Picture, rows_of, still
+from underload.figures.still import Picture, columns_of_lines, still
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def rules() -> dict[str, Any]:
+def rules() -> Any:
     """The rcParams of the house style."""
     text, quiet = COLORS["ink"], COLORS["quiet"]
     return {
@@ -68,7 +68,7 @@ def rules() -> dict[str, Any]:
 
 
 def style() -> None:
-    """Use the house style for all further matplotlib figures of this process (`axes` uses it by itself)."""
+    """Use the house style for all further matplotlib figures of this process. `axes` does so by itself."""
     import matplotlib
     from cycler import cycler
 
@@ -99,38 +99,35 @@ def axes(
     Raises:
         FigureError: a sequence of labels or units of the wrong length.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
+    style()  # for good: what an author adds later (a legend, a title) should look the same
     count = rows * cols
     height = height if height is not None else (3.7 if cols == 1 else 3.2) * rows
-    with matplotlib.rc_context(rules()):
-        figure = Figure(figsize=(width, height))
-        grid = figure.subplots(rows, cols, **more)
-        flat = [grid] if count == 1 else list(grid.flat)
-        for axis, x, xu, y, yu in zip(
-            flat, *(_each(v, count) for v in (xlabel, xunit, ylabel, yunit)), strict=True
-        ):
-            if xlog:
-                axis.set_xscale("log")
-                _plain_ticks(axis.xaxis)
-            if ylog:
-                axis.set_yscale("log")
-                _plain_ticks(axis.yaxis)
-            axis.set_xlabel(f"{x} ({xu})" if xu else x)
-            axis.set_ylabel(f"{y} ({yu})" if yu else y)
+    figure = Figure(figsize=(width, height))
+    grid = figure.subplots(rows, cols, **more)
+    flat = [grid] if count == 1 else list(grid.flat)
+    for axis, x, xu, y, yu in zip(flat, *(_each(v, count) for v in (xlabel, xunit, ylabel, yunit)), strict=True):
+        if xlog:
+            axis.set_xscale("log")
+            _plain_ticks(axis.xaxis)
+        if ylog:
+            axis.set_yscale("log")
+            _plain_ticks(axis.yaxis)
+        axis.set_xlabel(f"{x} ({xu})" if xu else x)
+        axis.set_ylabel(f"{y} ({yu})" if yu else y)
     return figure, grid
 
 
 def _plain_ticks(axis: Any) -> None:
     """1, 10, 100 and 2, 5 between them instead of powers in mathtext, whose glyphs the page's font would misplace."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     from underload.figures.wording import number
 
     axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(float(value), 6)))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def _each(value: str | Sequence[str], count: int) -> list[str]:
@@ -155,15 +152,26 @@ def show(figure: Figure, *, alt: str, caption: str = "", data: Any = None, name:
         FigureError: an empty `alt`, a bad name, data that are no table.
     """
     import matplotlib
+    import numpy as np
 
     if data is True:
         lines = [line for axis in figure.axes for line in axis.get_lines() if not str(line.get_label()).startswith("_")]
-        data = rows_of((str(line.get_label()), list(line.get_xdata()), list(line.get_ydata())) for line in lines)
+        x, y = (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) if len(figure.axes) == 1 else ("x", "y")
+        data = columns_of_lines(
+            (
+                (str(line.get_label()), np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist())
+                for line in lines
+            ),
+            x,
+            y,
+        )
     buffer = io.StringIO()
     with matplotlib.rc_context(rules()):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     _close(figure)
-    return still(themed_svg(buffer.getvalue(), alt), alt=alt, caption=caption, data=data, name=name, kind="ul-still ul-plot")
+    return still(
+        themed_svg(buffer.getvalue(), alt), alt=alt, caption=caption, data=data, name=name, kind="ul-still ul-plot"
+    )
 
 
 def _close(figure: Figure) -> None:
@@ -171,7 +179,7 @@ def _close(figure: Figure) -> None:
     import sys
 
     pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is not None and figure.number in pyplot.get_fignums() if hasattr(figure, "number") else False:
+    if pyplot is not None:
         pyplot.close(figure)
 
 
@@ -190,11 +198,16 @@ def themed_svg(svg: str, alt: str) -> str:
     by_colour = {look.light: ink(name) for name, look in LOOKS.items()}
     svg = re.sub(r"#[0-9a-f]{6}\b", lambda found: by_colour.get(found.group(), found.group()), svg)
     # "font: 10px 'DejaVu Sans'" -> size only; the family is the page's
-    svg = re.sub(r"font: (?:(\w+) )?([\d.]+px) [^;\"]*", lambda m: f"font-size: {m[2]}" + (f"; font-weight: {m[1]}" if m[1] else ""), svg)
+    svg = re.sub(
+        r"font: (?:(\w+) )?([\d.]+px) [^;\"]*",
+        lambda m: f"font-size: {m[2]}" + (f"; font-weight: {m[1]}" if m[1] else ""),
+        svg,
+    )
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {width} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {width} '
+        f'{height}" '
         f'role="img" aria-label="{_attribute(alt)}" style="max-width: {float(width) * 4 / 3:.0f}px">'
     )
     return head + svg[svg.index(">") + 1 :]

@@ -51,12 +51,12 @@ def number(value: float | int | None, digits: int = 3) -> str:
 def quantity(value: float | int | None, unit: str = "", digits: int = 3) -> str:
     """`value` with its unit, scaled to the prefix a person would use.
 
-    Seconds below one become ms, µs or ns; bytes, FLOP and the like take k, M, G, T (powers of 1000). Other units stay as
-    they are. `quantity(0.0213, "s")` is "21.3 ms", `quantity(5.4e8, "B")` is "540 MB".
+    Seconds below one become ms, µs or ns; bytes, FLOP and the like take k, M, G, T (powers of 1000). Other units stay
+    as they are. `quantity(0.0213, "s")` is "21.3 ms", `quantity(5.4e8, "B")` is "540 MB".
     """
     if value is None or not math.isfinite(float(value)):
         said = number(None if value is None else float(value))
-        return said if said == NO_VALUE or not unit else f"{said} {unit}"
+        return said  # "no value", ∞: what a unit would say is in the label
     rounded = significant(float(value), digits)  # first, so that 0.9996 s is 1 s and not 1000 ms
     if unit == "s" and 0 < abs(rounded) < 1:
         for scale, name in _SECONDS:
@@ -68,13 +68,17 @@ def quantity(value: float | int | None, unit: str = "", digits: int = 3) -> str:
             if abs(rounded) >= scale:
                 return f"{number(rounded / scale, digits)} {prefix}{unit}"
     said = number(value, digits)
+    if said == "1" and len(unit) > 3 and unit.isalpha() and unit.endswith("s"):
+        unit = unit[:-1]  # 1 request, 2 requests
     return f"{said} {unit}" if unit else said
 
 
 def attributes(**values: object) -> str:
     """HTML attributes in the order given, escaped; `_` at the end is dropped, inside it is `-`; None leaves one out."""
     return "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for name, value in values.items() if value is not None
+        f' {name.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        for name, value in values.items()
+        if value is not None
     )
 
 
