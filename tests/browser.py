@@ -84,6 +84,7 @@ class Browser:
 
     def open(self, page: Path | str, query: str = "") -> None:
         self._events()
+        self.driver.get_log("browser")
         url = page.resolve().as_uri() + query if isinstance(page, Path) else page
         self.driver.get(url)
         self.settle()
