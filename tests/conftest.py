@@ -18,8 +18,8 @@ TINY_VOCABULARY = 320
 TINY_KINDS = ("llama", "llama-untied", "llama-3-rope", "mistral", "qwen2", "qwen3")
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>\n' }}{%"
+    " endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}"
 )
 
 _TRAINING_TEXT = [

@@ -168,16 +168,23 @@ def test_quantised_gguf_is_close_and_equals_the_reference_reader(stored, step, t
         assert np.array_equal(read_tensor(path, header.tensors[tensor.name]), reference), tensor.name
 
 
+SMOLLM2_SUMS = {
+    "token_embd.weight": -15353.04449415207,
+    "blk.7.attn_q.weight": -26.595428466796875,
+    "blk.29.ffn_norm.weight": 196.283203125,
+}
+
+
 def test_smollm2_has_the_shape_and_the_tensors_it_should(smollm2):
-    gguf = pytest.importorskip("gguf")
     checkpoint = GgufCheckpoint(smollm2, "smollm2-135m")
     assert checkpoint.shape == shape("smollm2-135m")
     header = read_header(smollm2)
-    reader = gguf.GGUFReader(smollm2)
-    assert header.tensors.keys() == {tensor.name for tensor in reader.tensors}
-    for tensor in reader.tensors[:12]:
-        reference = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        assert np.array_equal(read_tensor(smollm2, header.tensors[tensor.name]), reference), tensor.name
+    assert len(header.tensors) == 272
+    # Sums over whole tensors (a Q8_0, a Q4_1 and an F32 one) as transformers 5.24 and the gguf package read them.
+    for name, total in SMOLLM2_SUMS.items():
+        assert read_tensor(smollm2, header.tensors[name]).astype(np.float64).sum() == pytest.approx(total, rel=1e-9), (
+            name
+        )
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

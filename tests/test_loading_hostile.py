@@ -23,7 +23,7 @@ from underload.decoder.weights import CheckpointError
 from underload.request import UnderloadError
 
 MUTATIONS = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
@@ -158,11 +158,11 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (safetensors({"a": ENTRY | {"shape": [-2]}}, bytes(8)), "in no way that is known"),
         (safetensors({"a": ENTRY | {"shape": [10**30]}}, bytes(8)), "in no way that is known"),
         (safetensors({"a": ENTRY | {"shape": [True]}}, bytes(8)), "in no way that is known"),
-        (safetensors({"a": ENTRY | {"data_offsets": [0, 10**15]}}, bytes(8)), "claims bytes 0 to 1000000000000000 of 8"),
+        (safetensors({"a": ENTRY | {"data_offsets": [0, 10**15]}}, bytes(8)), "bytes 0 to 1000000000000000 of 8"),
         (safetensors({"a": ENTRY | {"data_offsets": [8, 0]}}, bytes(8)), "claims bytes 8 to 0"),
         (safetensors({"a": ENTRY | {"shape": [3]}}, bytes(8)), "does not take 8 bytes"),
         (safetensors({"a": ENTRY | {"shape": [2**40, 2**40]}}, bytes(8)), "does not take 8 bytes"),
-        (safetensors(b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', bytes(8)), "'a' twice"),
+        (safetensors(b'{"a":ENTRY,"a":ENTRY}'.replace(b"ENTRY", json.dumps(ENTRY).encode()), bytes(8)), "'a' twice"),
         (safetensors(b'{"a":{"dtype":"F32","shape":[NaN],"data_offsets":[0,8]}}', bytes(8)), "NaN"),
     ],
 )  # fmt: skip
@@ -325,8 +325,8 @@ def nested(depth: int) -> bytes:
         (gguf(struct.pack("<Q", 2**64 - 1), entries=1, data=bytes(64)), "bytes of a metadata key"),
         (gguf(text(b"a") + struct.pack("<I", 99), entries=1, data=bytes(64)), "unknown value type 99"),
         # An array of 10^15 one-byte values is what keeps a reader that trusts the count busy for ever.
-        (gguf(text(b"a") + struct.pack("<IIQ", 9, 0, 10**15), entries=1, data=bytes(64)), "claims 1000000000000000 values"),
-        (gguf(text(b"a") + struct.pack("<IIQ", 9, 8, 10**15), entries=1, data=bytes(64)), "claims 1000000000000000 values"),
+        (gguf(text(b"a") + struct.pack("<IIQ", 9, 0, 10**15), entries=1, data=bytes(64)), "1000000000000000 values"),
+        (gguf(text(b"a") + struct.pack("<IIQ", 9, 8, 10**15), entries=1, data=bytes(64)), "1000000000000000 values"),
         (gguf(text(b"a") + struct.pack("<I", 9) + nested(3000), entries=1, data=bytes(64)), "unknown value type 9"),
         (gguf((text(b"a") + struct.pack("<IB", 0, 1)) * 2, entries=2), "'a' twice"),
         (gguf(text(b"\xff") + struct.pack("<IB", 0, 1), entries=1, data=bytes(64)), "not UTF-8"),
@@ -343,7 +343,7 @@ def nested(depth: int) -> bytes:
         (gguf(tensors=tensor(offset=2**63), count=1, data=bytes(64)), "cut short or lies"),
         (gguf(tensors=tensor(offset=3), count=1, data=bytes(64)), "cut short or lies"),
         (gguf(), "architecture None"),
-        (gguf(text(b"general.architecture") + struct.pack("<I", 8) + text(b"mamba"), entries=1), "mamba.*llama, qwen2, qwen3"),
+        (gguf(text(b"general.architecture") + struct.pack("<I", 8) + text(b"mamba"), entries=1), "mamba.*llama, qwen2"),
         (gguf(text(b"general.architecture") + struct.pack("<I", 8) + text(b"llama"), entries=1), r"token_embd\.weight"),
     ],
 )  # fmt: skip

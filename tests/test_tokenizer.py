@@ -71,7 +71,7 @@ def test_any_ids_decode_as_the_backend_decodes_them(ids):
 _MADE: list[Tokenizer] = []
 
 
-def _BYTE_LEVEL() -> Tokenizer:  # noqa: N802
+def _BYTE_LEVEL() -> Tokenizer:
     if not _MADE:
         _MADE.append(Tokenizer(tiny_tokenizer(), bos_token_id=1, eos_token_ids=[2]))
     return _MADE[0]

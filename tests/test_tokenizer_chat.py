@@ -53,7 +53,9 @@ LLAMA_3 = """{{- bos_token }}
 {#- a remark -#}
 {{- '%s of %d' % (ns.seen, messages | length) }}{{ messages | map(attribute='role') | join(',') }}
 {%- for key, value in messages[0] | dictsort %}{{ key }}={{ value }};{% endfor %}
-{%- for m in messages | selectattr('role', 'equalto', 'user') %}{{ loop.index }}/{{ loop.length }}{% if loop.last %}.{% else %},{% endif %}{% endfor %}
+{%- for m in messages | selectattr('role', 'equalto', 'user') %}
+    {{- loop.index }}/{{ loop.length }}{% if loop.last %}.{% else %},{% endif %}
+{%- endfor %}
 {%- generation %}{{ messages[-1].content | upper }}{% endgeneration %}
 {%- for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}
 """

@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def print_json(value: Any) -> None:
-    """Writes `value` as JSON for another program to read; what is not finite becomes null, as JSON has no name for it."""
+    """Writes `value` as JSON for another program; what is not finite becomes null, as JSON has no name for it."""
 
     def finite(item: Any) -> Any:
         if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):

@@ -55,8 +55,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     command = actions.add_parser(
         "get",
         help="fetch a model once",
-        description="Fetch a model into the cache folder ($UNDERLOAD_CACHE, else the platform's), and check its checksum. "
-        "A hub id (owner/name) is fetched into the hub's own cache.",
+        description=(
+            "Fetch a model into the cache folder ($UNDERLOAD_CACHE, else the platform's), and check its checksum. "
+            "A hub id (owner/name) is fetched into the hub's own cache."
+        ),
     )
     command.add_argument("name", help="smollm2-135m, or a hub id")
     command.add_argument(
@@ -105,7 +107,8 @@ def run_list(args: argparse.Namespace) -> None:
                 shape = SHAPES.get(name)
                 row |= {"parameters": shape.num_parameters if shape else None}
                 row["note"] = (
-                    f"not here; underload model get {name} ({FETCHABLE[name].size / 1e6:.0f} MB, {FETCHABLE[name].licence})"
+                    f"not here; underload model get {name} ({FETCHABLE[name].size / 1e6:.0f} MB,"
+                    f" {FETCHABLE[name].licence})"
                 )
             else:
                 checkpoint = open_checkpoint(name)
@@ -120,7 +123,7 @@ def run_list(args: argparse.Namespace) -> None:
         except UnderloadError as error:  # a damaged one must not hide the others
             row["note"] = str(error)
         here.append(row)
-    shapes = [
+    shapes: list[dict[str, Any]] = [
         {
             "name": f"shape:{name}",
             "parameters": shape.num_parameters,
@@ -138,7 +141,8 @@ def run_list(args: argparse.Namespace) -> None:
     for row in shapes:
         print(f"  {row['name']:<26}{_count(row['parameters']):>8}  {_bytes(row['kv_bytes_per_token_16bit']):>9}")
     print(
-        "\nAnd any Llama, Mistral, Qwen2 or Qwen3 checkpoint: a folder with safetensors, a .gguf file, or a hub id (owner/name)."
+        "\nAnd any Llama, Mistral, Qwen2 or Qwen3 checkpoint: a folder with safetensors, a .gguf file, or a hub id"
+        " (owner/name)."
     )
     print(f"Fetched models are kept in {cache_folder()} ($UNDERLOAD_CACHE).")
 
@@ -222,7 +226,7 @@ def run_info(args: argparse.Namespace) -> None:
             }
         )
     if memory is not None:
-        options = {"weight_bytes": weight_bytes, "kv_bytes": kv_bytes, "usable": _USABLE}
+        options: dict[str, Any] = {"weight_bytes": weight_bytes, "kv_bytes": kv_bytes, "usable": _USABLE}
         facts["memory"] = {
             "bytes": memory,
             "usable": _USABLE,
@@ -239,7 +243,8 @@ def _print_info(facts: dict[str, Any], shape: ModelShape, contexts: list[int]) -
     print(f"{facts['name']}: {shape.num_parameters:,} parameters")
     print(f"  {shape.num_layers} layers, hidden {shape.hidden_size}, {heads}, MLP {shape.intermediate_size}")
     print(
-        f"  vocabulary {shape.vocab_size:,} ({'tied' if shape.tied else 'separate'} head), {shape.max_positions:,} positions"
+        f"  vocabulary {shape.vocab_size:,} ({'tied' if shape.tied else 'separate'} head), {shape.max_positions:,}"
+        " positions"
     )
     if facts["stored"]:
         print(f"  stored as {facts['stored']['as']}, {_bytes(facts['stored']['bytes'])}, in {facts['stored']['place']}")
@@ -263,7 +268,8 @@ def _print_info(facts: dict[str, Any], shape: ModelShape, contexts: list[int]) -
         alone = f"{row['tokens_per_s_alone_at_most']:,.0f} tok/s"
         print(f"  {row['name']:<12}{fits:>12}{alone:>12}{_batch(row['critical_batch']):>8}{headings and with_kv}")
     print(
-        "  alone: the most that one sequence can get; B* at N: with each user's own N tokens of KV to read; computing in 16 bits"
+        "  alone: the most that one sequence can get; B* at N: with each user's own N tokens of KV to read; computing"
+        " in 16 bits"
     )
 
 

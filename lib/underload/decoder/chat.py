@@ -99,7 +99,7 @@ def _guarded(what: str) -> Iterator[None]:
         yield
     except _OverBudget as error:
         raise CheckpointError(f"the checkpoint's chat template was stopped: {error}") from None
-    except jinja2.sandbox.SecurityError as error:
+    except jinja2.exceptions.SecurityError as error:
         raise CheckpointError(f"the checkpoint's chat template reaches outside its sandbox: {error}") from None
     except InvalidRequest:
         raise
@@ -146,14 +146,15 @@ def _refuse(message: object) -> None:
 
 def _environment() -> Any:
     """A sandbox in which whatever repeats or grows is counted against the budget."""
+    from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.runtime import str_join
-    from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
         """{% generation %} marks the assistant's words for training; here it marks nothing."""
 
-        tags = {"generation"}
+        tags = frozenset({"generation"})  # type: ignore[assignment]
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)
@@ -175,7 +176,7 @@ def _environment() -> Any:
                 _BUDGET.get().grow(_size(left) + _size(right))
             return super().call_binop(context, operator, left, right)
 
-        def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
             _BUDGET.get().step()
             name, subject = getattr(__obj, "__name__", ""), getattr(__obj, "__self__", None)
             if not name.startswith("metered_"):
@@ -183,7 +184,7 @@ def _environment() -> Any:
             return super().call(__context, __obj, *args, **kwargs)
 
         def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
-            # Jinja's own answer is a value that complains only when it is used; a template that asks is refused at once.
+            # Jinja's own answer is a value that complains only when it is used; who asks is refused at once.
             raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} is unsafe")
 
         def wrap_str_format(self, value: Any) -> Any:
@@ -233,28 +234,28 @@ def _metered_tree(environment: Any, source: str) -> Any:
         return nodes.Call(nodes.EnvironmentAttribute(name), list(arguments), [], None, None)
 
     class Metered(NodeTransformer):
-        def visit_For(self, node: Any) -> Any:  # noqa: N802
+        def visit_For(self, node: Any) -> Any:
             if node.recursive:
                 raise _OverBudget("it has a recursive loop, which no template needs")
             self.generic_visit(node)
             node.iter = through("metered_loop", node.iter)
             return node
 
-        def visit_Concat(self, node: Any) -> Any:  # noqa: N802
+        def visit_Concat(self, node: Any) -> Any:
             self.generic_visit(node)
             return through("metered_join", *node.nodes)
 
-        def visit_List(self, node: Any) -> Any:  # noqa: N802
+        def visit_List(self, node: Any) -> Any:
             self.generic_visit(node)
             return through("metered_value", node)
 
-        visit_Dict = visit_List  # noqa: N815
+        visit_Dict = visit_List
 
-        def visit_Tuple(self, node: Any) -> Any:  # noqa: N802
+        def visit_Tuple(self, node: Any) -> Any:
             self.generic_visit(node)
             return through("metered_value", node) if node.ctx == "load" else node  # `for a, b in` is a tuple, too
 
-        def visit_TemplateData(self, node: Any) -> Any:  # noqa: N802
+        def visit_TemplateData(self, node: Any) -> Any:
             return through("metered_value", nodes.Const(node.data))
 
     tree = Metered().visit(environment.parse(source))
@@ -263,9 +264,10 @@ def _metered_tree(environment: Any, source: str) -> Any:
 
 # Filters that chat templates use; those that are not here can pad, wrap or draw lots.
 _FILTERS = (
-    "abs capitalize count d default dictsort e escape first float forceescape groupby indent int items join last length list "
-    "lower map max min reject rejectattr replace reverse round safe select selectattr sort string title trim unique upper"
-).split()
+    "abs", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "forceescape", "groupby",
+    "indent", "int", "items", "join", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr",
+    "replace", "reverse", "round", "safe", "select", "selectattr", "sort", "string", "title", "trim", "unique", "upper",
+)  # fmt: skip
 # String methods that pad to a width: the width is what they grow to.
 _PADDING = frozenset({"center", "ljust", "rjust", "zfill"})
 
@@ -309,7 +311,7 @@ def _growth(name: str, subject: Any, args: Sequence[Any], kwargs: Mapping[str, A
             if isinstance(subject, (list, tuple))
             else next((v for v in values if isinstance(v, (list, tuple))), ())
         )
-        return len(pieces) * max(sizes[:1] + [1]) if pieces is subject else sum(sizes) + len(pieces) * _size(subject)
+        return len(pieces) * max([*sizes[:1], 1]) if pieces is subject else sum(sizes) + len(pieces) * _size(subject)
     return sum(sizes)
 
 
@@ -320,7 +322,7 @@ def _check_format(pattern: str) -> None:
 
 
 def _size(value: Any) -> int:
-    """Characters that a value would take as text, about: containers count what they hold, however often they hold it."""
+    """About the characters a value would take as text: containers count what they hold, as often as they hold it."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, int):

@@ -118,7 +118,8 @@ def _refuse_variants(config: Mapping[str, Any], where: str) -> None:
         quantised = config["quantization_config"]
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
         raise CheckpointError(
-            f"{where}: weights quantised by {_short(method)} are not supported; load the unquantised checkpoint, or a GGUF file"
+            f"{where}: weights quantised by {_short(method)} are not supported; load the unquantised checkpoint, or a"
+            " GGUF file"
         )
     if (act := config.get("hidden_act", "silu")) not in ("silu", "swish"):
         raise CheckpointError(f"{where}: activation {_short(act)} is not supported, only silu")

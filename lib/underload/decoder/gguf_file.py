@@ -91,7 +91,7 @@ class GgufCheckpoint(Checkpoint):
     """A GGUF file of the llama, qwen2 or qwen3 architecture.
 
     Raises:
-        CheckpointError: not such a file, cut short, lying about its counts or sizes, or of an unsupported kind, by name.
+        CheckpointError: no such file, cut short, lying about its counts or sizes, or of an unsupported kind, by name.
     """
 
     def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
@@ -150,7 +150,8 @@ class _Cursor:
         end = self.position + count
         if end > len(self.data):
             raise CheckpointError(
-                f"{self.path} is cut short or lies: {what} claims {count} bytes at {self.position}, the file has {len(self.data)}"
+                f"{self.path} is cut short or lies: {what} claims {count} bytes at {self.position}, the file has"
+                f" {len(self.data)}"
             )
         raw = self.data[self.position : end].tobytes()
         self.position = end
@@ -228,12 +229,14 @@ def read_header(path: Path) -> GgufHeader:
         type_name, block, block_bytes = kind
         if size[-1] % block:
             raise CheckpointError(
-                f"{path}: tensor {name[:100]!r} has rows of {size[-1]}, which {type_name} cannot cut into blocks of {block}"
+                f"{path}: tensor {name[:100]!r} has rows of {size[-1]}, which {type_name} cannot cut into blocks of"
+                f" {block}"
             )
         nbytes = prod(size) // block * block_bytes
         if offset % alignment or start + offset + nbytes > len(data):
             raise CheckpointError(
-                f"{path} is cut short or lies: tensor {name[:100]!r} claims {nbytes} bytes at {start + offset}, the file has {len(data)}"
+                f"{path} is cut short or lies: tensor {name[:100]!r} claims {nbytes} bytes at {start + offset}, the"
+                f" file has {len(data)}"
             )
         tensors[name] = GgufTensor(type_name, size, start + offset, nbytes)
     return GgufHeader(path, metadata, tensors)
@@ -284,8 +287,8 @@ def _shape(header: GgufHeader, name: str) -> ModelShape:
         raise CheckpointError(f"{where}: rope scaling {scaling!r} is not supported in GGUF files")
     if "rope_freqs.weight" in header.tensors:
         raise CheckpointError(
-            f"{name}: the GGUF file stretches its rotary frequencies by a table (rope_freqs.weight: Llama 3.1 and later), which is "
-            "supported from a Hugging Face folder only"
+            f"{name}: the GGUF file stretches its rotary frequencies by a table (rope_freqs.weight: Llama 3.1 and"
+            " later), which is supported from a Hugging Face folder only"
         )
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.size) != 2:
@@ -353,7 +356,7 @@ class _GgufTensors(LazyTensors):
 
 
 def hugging_face_name(name: str) -> str:
-    """blk.3.attn_q.weight → model.layers.3.self_attn.q_proj.weight; an unknown name is left as it is (and refused later)."""
+    """blk.3.attn_q.weight → model.layers.3.self_attn.q_proj.weight; an unknown name stays (and is refused later)."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     block, _, rest = name.partition(".")

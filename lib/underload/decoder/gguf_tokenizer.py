@@ -19,7 +19,10 @@ _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 
 # How text is cut into words before merging, by the name in `tokenizer.ggml.pre`. GPT-2's rule is built into the
 # `tokenizers` package; the other two are those of the Llama 3 and Qwen2 tokenizers as published.
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}|"
+    r" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _SPLITS = {
     "gpt-2": None,
     "smollm": "digits",
@@ -53,7 +56,8 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any], shape: ModelShape, name
         backend = _sentencepiece(metadata, tokens, kinds, where)
     else:
         raise CheckpointError(
-            f"{where} is of the kind {kind!r}, which is not supported; supported: gpt2 (byte-level BPE), llama (sentencepiece)"
+            f"{where} is of the kind {kind!r}, which is not supported; supported: gpt2 (byte-level BPE), llama"
+            " (sentencepiece)"
         )
     _add_marks(backend, tokens, kinds)
     _add_begin_and_end(backend, metadata, tokens, shape, add_bos=kind == "llama")
@@ -102,7 +106,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str], where: str) -> t
 def _sentencepiece(
     metadata: Mapping[str, Any], tokens: list[str], kinds: list[int], where: str
 ) -> tokenizers.Tokenizer:
-    """Sentencepiece's BPE: spaces written as ▁, pieces joined in the order of their scores, unknown characters as bytes.
+    """Sentencepiece's BPE: spaces written as ▁, pieces joined in the order of scores, unknown characters as bytes.
 
     The format keeps scores and no merges; joining any two pieces that make a third, best third first, is the same.
     """

@@ -55,8 +55,9 @@ def check_memory(name: str, needed: float, device: torch.device) -> None:
     free = free_memory(device)
     if free is not None and needed > free:
         raise UnderloadError(
-            f"the weights of {name} take {needed / 1e9:.1f} GB, and {device.type} has {free / 1e9:.1f} GB free; take a smaller model, "
-            f"or a smaller dtype (dtype='bfloat16'), or size it up without loading: underload model info {name}"
+            f"the weights of {name} take {needed / 1e9:.1f} GB, and {device.type} has {free / 1e9:.1f} GB free; take a"
+            " smaller model, or a smaller dtype (dtype='bfloat16'), or size it up without loading: underload model"
+            f" info {name}"
         )
 
 

@@ -75,8 +75,8 @@ def open_checkpoint(source: str | os.PathLike[str], *, seed: int = 0) -> Checkpo
     if _HUB_ID.fullmatch(name):
         return _open_hub(name)
     raise UnknownSource(
-        f"no model is called {name!r}; there are {', '.join((*BUNDLED, *FETCHABLE))}, shape:NAME (underload model list), "
-        "a folder, a .gguf file, or a hub id such as owner/name"
+        f"no model is called {name!r}; there are {', '.join((*BUNDLED, *FETCHABLE))}, shape:NAME (underload model"
+        " list), a folder, a .gguf file, or a hub id such as owner/name"
     )
 
 
@@ -147,8 +147,8 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
     except Exception as error:  # the client lets its HTTP library's exceptions through, which differ between versions
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise CheckpointError(
-            f"{name} could not be fetched from the hub: {reason[:200]}; check the name and the connection, or copy the repository "
-            "to a folder by other means and give that folder; offline, 'pocket' and shape:NAME always work"
+            f"{name} could not be fetched from the hub: {reason[:200]}; check the name and the connection, or copy the"
+            " repository to a folder by other means and give that folder; offline, 'pocket' and shape:NAME always work"
         ) from error
     if not _complete(folder):
         raise CheckpointError(

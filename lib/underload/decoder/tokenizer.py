@@ -46,7 +46,7 @@ class Tokenizer:
         eos_token_ids: Iterable[int] = (),
         chat_template: ChatTemplate | None = None,
     ) -> None:
-        # A saved tokenizer may carry the padding and the truncation of its training; both would change prompts silently.
+        # A saved tokenizer may carry padding and truncation from its training: both would change prompts silently.
         backend.no_padding()
         backend.no_truncation()
         self._backend = backend

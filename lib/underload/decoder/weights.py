@@ -136,8 +136,8 @@ class Weights:
             tensor = tensors[name]
             if not tensor.is_floating_point():
                 raise CheckpointError(
-                    f"tensor {name!r} holds {str(tensor.dtype).removeprefix('torch.')} values, expected floating point: "
-                    "this looks like a quantised checkpoint; load the unquantised one, or a GGUF file"
+                    f"tensor {name!r} holds {str(tensor.dtype).removeprefix('torch.')} values, expected floating point:"
+                    " this looks like a quantised checkpoint; load the unquantised one, or a GGUF file"
                 )
             if tensor.shape != sizes[name]:
                 raise CheckpointError(
@@ -259,7 +259,8 @@ def check_sizes(shape: ModelShape, found: Mapping[str, tuple[int, ...]]) -> None
     if missing := [name for name in expected if name not in found]:
         hint = "; is tie_word_embeddings right in config.json?" if missing == ["lm_head.weight"] else ""
         raise CheckpointError(
-            f"tensor {missing[0]!r} {list(expected[missing[0]])} is missing{_and_more(missing)} from the checkpoint{hint}"
+            f"tensor {missing[0]!r} {list(expected[missing[0]])} is missing{_and_more(missing)} from the"
+            f" checkpoint{hint}"
         )
     if wrong := [name for name, size in expected.items() if tuple(found[name]) != size]:
         name = wrong[0]
@@ -271,8 +272,8 @@ def check_sizes(shape: ModelShape, found: Mapping[str, tuple[int, ...]]) -> None
         name for name in found if name not in expected and name not in allowed and not _IGNORED.fullmatch(name)
     ]:
         raise CheckpointError(
-            f"the checkpoint holds tensor {extra[0]!r} {list(found[extra[0]])}{_and_more(extra)}, for which this architecture has "
-            "no place; the model would not compute what its authors meant"
+            f"the checkpoint holds tensor {extra[0]!r} {list(found[extra[0]])}{_and_more(extra)}, for which this"
+            " architecture has no place; the model would not compute what its authors meant"
         )
 
 
