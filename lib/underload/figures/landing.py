@@ -148,12 +148,12 @@ def collision(
         [Slider("batch", "Batch size", batches, start=batches[len(batches) // 2], unit="users")],
         title=f"{users} users, one machine",
         alt=(
-            f"Three plots that move with the batch size. Above, a row for each of {users} users who arrive together: how "
-            "long each waits, and when the answer is written. Small batches make a long staircase of waiting; large "
-            "ones a short, broad block. Below, against the batch size: the time to a user's next token, from "
+            f"Three plots that move with the batch size. Above, a row for each of {users} users who arrive together: "
+            "how long each waits, and when the answer is written. Small batches make a long staircase of waiting; "
+            "large ones a short, broad block. Below, against the batch size: the time to a user's next token, from "
             f"{quantity(recorded[batches[0]].step, 's')} at batch {batches[0]} to "
-            f"{quantity(recorded[batches[-1]].step, 's')} at batch {batches[-1]}, and the tokens a second of all users "
-            f"together, from {quantity(rates[0])} to {quantity(rates[-1])}."
+            f"{quantity(recorded[batches[-1]].step, 's')} at batch {batches[-1]}, and the tokens a second of all "
+            f"users together, from {quantity(rates[0])} to {quantity(rates[-1])}."
         ),
         panels=[
             Panel(

@@ -68,18 +68,18 @@ class Pen:
         small: bool = False,
     ) -> None:
         """A rounded box: tinted, filled (`solid`), or the outline of what is absent (`dashed`). "\\n" starts a line."""
-        at = {"x": px(x), "y": px(y), "width": px(w), "height": px(h), "rx": px(min(5, w / 4))}
+        at: dict[str, Any] = {"x": px(x), "y": px(y), "width": px(w), "height": px(h), "rx": px(min(5, w / 4))}
         opacity = "1" if solid else "0" if dashed else "0.16"
         dash = "4 3" if dashed else None
         colour = ink(look)
-        drawn = {
+        drawn: dict[str, str | None] = {
             "fill": colour,
             "stroke": colour,
             "fill_opacity": opacity,
             "stroke_width": "1.4",
             "stroke_dasharray": dash,
         }
-        self._add(element("rect", **at, **drawn), y + h + 1)
+        self._add(element("rect", **at | drawn), y + h + 1)
         lines = text.split("\n") if text else []
         size = 11.5 if small else 13.0
         first = y + h / 2 + size * 0.36 - (len(lines) - 1) * (size + 3) / 2

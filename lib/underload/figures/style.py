@@ -190,6 +190,8 @@ def themed_svg(svg: str, alt: str) -> str:
     """
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    # its rule for every element would reach the whole page: the root's style says it instead
+    svg = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
     mark = "u" + sha256(svg.encode()).hexdigest()[:8]
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{mark}-\1"', svg)
     svg = re.sub(r'\b(xlink:href|href)="#([^"]+)"', rf'\1="#{mark}-\2"', svg)
@@ -205,11 +207,9 @@ def themed_svg(svg: str, alt: str) -> str:
     )
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {width} '
-        f'{height}" '
-        f'role="img" aria-label="{_attribute(alt)}" style="max-width: {float(width) * 4 / 3:.0f}px">'
-    )
+    style = f"max-width: {float(width) * 4 / 3:.0f}px; stroke-linejoin: round; stroke-linecap: butt"
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    head = f'<svg {spaces} viewBox="0 0 {width} {height}" role="img" aria-label="{_attribute(alt)}" style="{style}">'
     return head + svg[svg.index(">") + 1 :]
 
 
