@@ -166,7 +166,8 @@ def sample(logits: Tensor, rows: Seq[SamplingState]) -> list[Draw | BadLogits]:
     random = [r for r, state in enumerate(rows) if state.params.temperature > 0 and sound[r]]
     if random:
         where = torch.tensor(random, device=raw.device)
-        law = _law(edited[where], [rows[r].params for r in random])
+        chosen = edited if len(random) == len(rows) else edited[where]
+        law = _law(chosen, [rows[r].params for r in random])
         points = torch.tensor([rows[r].uniform() for r in random], dtype=torch.float64, device=raw.device)
         ids = ids.index_copy(0, where, _invert(law, points))
 
@@ -289,14 +290,14 @@ def _law(logits: Tensor, params: Seq[SamplingParams]) -> Tensor:
     top_k = [p.top_k if 1 <= p.top_k < vocab else vocab for p in params]
     top_k = [1 if g else k for g, k in zip(greedy, top_k, strict=True)]
 
-    x = logits.double()
+    # In place on a fresh copy: at this width the memory for each further one costs more than the arithmetic.
+    x = logits.to(torch.float64, copy=True)
     # The maximum goes to 0 before the division, so that a temperature of 1e-30 gives argmax and not inf - inf.
-    x = (x - x.amax(dim=-1, keepdim=True)) / column(
-        [1.0 if g else p.temperature for g, p in zip(greedy, params, strict=True)]
-    )
+    x -= x.amax(dim=-1, keepdim=True)
+    x /= column([1.0 if g else p.temperature for g, p in zip(greedy, params, strict=True)])
     if min(top_k) < vocab:
         k = torch.tensor(top_k, device=device)
-        x = x.masked_fill(~_largest(x, k, _descending(x, max(k for k in top_k if k < vocab))), float("-inf"))
+        x.masked_fill_(~_largest(x, k, _descending(x, max(k for k in top_k if k < vocab))), float("-inf"))
     law = x.softmax(dim=-1)
     if any(p.top_p < 1 for p in params):
         law = _nucleus(law, column([p.top_p for p in params]))
