@@ -1,0 +1,140 @@
+"""The back matter holds what the pages lean on: terms, symbols, names with their sources, a bibliography."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import date
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+CHAPTERS = ROOT / "chapters"
+PAGES = sorted(CHAPTERS.rglob("*.md"))
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def glossary_terms() -> list[str]:
+    block = re.search(r"```\{glossary\}\n(.*?)```", text(CHAPTERS / "back/glossary.md"), re.DOTALL)
+    assert block, "chapters/back/glossary.md has no {glossary} block"
+    return [line.strip() for line in block[1].splitlines() if line.strip() and not line.startswith((" ", ":"))]
+
+
+def used(role: str, path: Path) -> set[str]:
+    """Targets of a role on a page: `{role}`target`` and `{role}`words <target>``."""
+    found = re.findall(r"\{" + role + r"\}`([^`]+)`", text(path))
+    return {re.sub(r"^.*<(.+)>$", r"\1", target.replace("\n", " ")).strip() for target in found}
+
+
+def bibliography_keys() -> list[str]:
+    return re.findall(r"^@\w+\{([^,]+),", text(CHAPTERS / "references.bib"), re.MULTILINE)
+
+
+# ------------------------------------------------------------------ glossary
+
+
+def test_terms_are_sorted_and_defined_once() -> None:
+    terms = glossary_terms()
+    assert [term for term, count in Counter(map(str.lower, terms)).items() if count > 1] == []
+    assert terms == sorted(terms, key=str.lower)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_term_used_is_in_the_glossary(page: Path) -> None:
+    known = {term.lower() for term in glossary_terms()}
+    assert {term for term in used("term", page) if term.lower() not in known} == set()
+
+
+def test_a_definition_is_a_sentence_and_not_the_term_again() -> None:
+    block = text(CHAPTERS / "back/glossary.md").split("```{glossary}")[1]
+    for term, body in re.findall(r"^(\S[^\n]*)\n((?:  [^\n]*\n)+)", block, re.MULTILINE):
+        assert body.strip().endswith("."), f"{term}: the definition ends without a full stop"
+        assert len(body.split()) > 4, f"{term}: a definition of {len(body.split())} words tells nothing"
+
+
+# ------------------------------------------------------------------ sources
+
+
+def test_bibliography_is_in_order_of_key_without_doubles() -> None:
+    keys = bibliography_keys()
+    assert keys == sorted(set(keys))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_source_cited_is_in_the_bibliography(page: Path) -> None:
+    cited = {
+        key.strip() for role in ("cite:t", "cite:p", "cite") for target in used(role, page) for key in target.split(",")
+    }
+    assert cited - set(bibliography_keys()) == set()
+
+
+def test_every_entry_says_who_when_and_what() -> None:
+    for entry in re.split(r"^@", text(CHAPTERS / "references.bib"), flags=re.MULTILINE)[1:]:
+        key = entry[entry.index("{") + 1 : entry.index(",")]
+        for field in ("author", "title", "year"):
+            assert re.search(rf"^\s*{field}\s*=", entry, re.MULTILINE), f"{key} has no {field}"
+
+
+# ------------------------------------------------------------------ names in production
+
+
+@pytest.fixture(scope="module")
+def names() -> list[dict[str, str]]:
+    return yaml.safe_load(text(CHAPTERS / "data/production-names.yml"))
+
+
+def test_every_name_says_where_and_when_it_was_read(names: list[dict[str, str]]) -> None:
+    for row in names:
+        label = f"{row.get('system')}: {row.get('name')}"
+        for field in ("key", "concept", "system", "name", "kind", "version", "date", "source"):
+            assert str(row.get(field, "")).strip(), f"{label} has no {field}"
+        assert row["kind"] in {"flag", "metric", "class", "setting"}, label
+        assert date.fromisoformat(str(row["date"])) >= date(2026, 1, 1), label
+        assert str(row["source"]).startswith("https://"), label
+        # A link to a branch shows something else tomorrow.
+        assert not re.search(r"/(main|master|latest)/", str(row["source"])), (
+            f"{label}: the source is not pinned to a version"
+        )
+        assert str(row["version"]).removeprefix("commit ") in str(row["source"]), (
+            f"{label}: the source is not of version {row['version']}"
+        )
+
+
+def test_a_key_means_one_concept_and_names_a_system_once(names: list[dict[str, str]]) -> None:
+    concepts: dict[str, set[str]] = {}
+    for row in names:
+        concepts.setdefault(row["key"], set()).add(row["concept"])
+    assert {key: found for key, found in concepts.items() if len(found) > 1} == {}
+    assert [
+        pair for pair, count in Counter((row["key"], row["system"], row["name"]) for row in names).items() if count > 1
+    ] == []
+
+
+def test_flags_of_one_system_carry_one_version(names: list[dict[str, str]]) -> None:
+    for system in ("vLLM", "SGLang"):
+        assert len({row["version"] for row in names if row["system"] == system}) == 1, system
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_ask_for_names_that_are_there(page: Path, names: list[dict[str, str]]) -> None:
+    known = {row["key"] for row in names}
+    asked = {
+        key
+        for keys in re.findall(r"^\s*```\{production-names\}([^\n]*)$", text(page), re.MULTILINE)
+        for key in keys.split()
+    }
+    assert asked - known == set()
+
+
+# ------------------------------------------------------------------ notation
+
+
+def test_one_symbol_means_one_thing() -> None:
+    symbols = re.findall(r"^\| (\$[^|]+\$) \|", text(CHAPTERS / "back/notation.md"), re.MULTILINE)
+    assert symbols
+    assert [symbol for symbol, count in Counter(symbols).items() if count > 1] == []
