@@ -130,15 +130,25 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
     return make
 
 
+def llama3_divisors(config: Any) -> Any:
+    """What each rotary frequency is divided by: computed as transformers computes the frequencies."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    stretched, _ = ROPE_INIT_FUNCTIONS["llama3"](config, device="cpu")
+    exponents = [2 * i / config.head_dim for i in range(config.head_dim // 2)]
+    plain = [config.rope_parameters["rope_theta"] ** -exponent for exponent in exponents]
+    return (stretched.new_tensor(plain) / stretched).numpy()
+
+
 def write_tiny_gguf(path: Path, kind: str, stored: str = "F32") -> Path:
-    """The tiny model of `kind` (llama, llama-untied, qwen2, qwen3) as llama.cpp's converter would write it: its names,
+    """The tiny model of `kind` (all but mistral) as llama.cpp's converter would write it: its names,
     its row order for llama's queries and keys, rows of whole blocks quantised as `stored` and others left in F16."""
     import gguf
     import numpy as np
 
     model = tiny_reference(kind)
     config = model.config
-    architecture = {"llama-untied": "llama"}.get(kind, kind)
+    architecture = "llama" if kind.startswith("llama") else kind
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_context_length(config.max_position_embeddings)
@@ -176,6 +186,8 @@ def write_tiny_gguf(path: Path, kind: str, stored: str = "F32") -> Path:
             kind_ = gguf.GGMLQuantizationType.F16
         data = gguf.quants.quantize(np.ascontiguousarray(values), kind_)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=kind_)
+    if config.rope_parameters["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_divisors(config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -131,7 +131,7 @@ class FolderShape:
 # --- GGUF ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["llama", "llama-untied", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "llama-untied", "llama-3-rope", "qwen2", "qwen3"])
 def test_gguf_gives_back_every_tensor(kind, tiny_gguf, tiny_checkpoint):
     checkpoint = GgufCheckpoint(tiny_gguf(kind))
     assert_same_as_reference(checkpoint.weights(), kind)
@@ -141,6 +141,7 @@ def test_gguf_gives_back_every_tensor(kind, tiny_gguf, tiny_checkpoint):
         "head_dim",
         "num_kv_heads",
         "rope_theta",
+        "rope_scaling",
         "norm_eps",
         "tied",
         "attention_bias",
@@ -166,6 +167,16 @@ def test_quantised_gguf_is_close_and_equals_the_reference_reader(stored, step, t
     for tensor in gguf.GGUFReader(path).tensors:
         reference = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         assert np.array_equal(read_tensor(path, header.tensors[tensor.name]), reference), tensor.name
+
+
+def test_a_rotary_table_of_no_known_kind_is_refused(tiny_gguf, tmp_path):
+    raw = tiny_gguf("llama-3-rope").read_bytes()
+    place = read_header(tiny_gguf("llama-3-rope")).tensors["rope_freqs.weight"]
+    path = tmp_path / "odd.gguf"
+    for table in (np.linspace(1, 7, 8), np.full(8, np.nan), np.zeros(8)):
+        path.write_bytes(raw[: place.begin] + table.astype("<f4").tobytes() + raw[place.begin + 32 :])
+        with pytest.raises(CheckpointError, match="rope_freqs"):
+            GgufCheckpoint(path)
 
 
 SMOLLM2_SUMS = {

@@ -28,7 +28,7 @@ from underload.decoder.checkpoint import Checkpoint
 from underload.decoder.tokenizer import Tokenizer
 from underload.decoder.weights import CheckpointError, LazyTensors, Weights, check_sizes
 from underload.request import UnderloadError
-from underload.shapes import ModelShape
+from underload.shapes import ModelShape, RopeScaling
 
 _MAX_METADATA = 100_000
 _MAX_TENSORS = 100_000
@@ -80,6 +80,9 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# Llama 3.1 and later: what each rotary frequency is divided by. It becomes part of the shape.
+_ROPE_TABLE = "rope_freqs.weight"
+
 _TOP_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -285,11 +288,6 @@ def _shape(header: GgufHeader, name: str) -> ModelShape:
     scaling = metadata.get(f"{architecture}.rope.scaling.type", "none")
     if scaling != "none" or metadata.get(f"{architecture}.rope.scale_linear", 1.0) != 1.0:
         raise CheckpointError(f"{where}: rope scaling {scaling!r} is not supported in GGUF files")
-    if "rope_freqs.weight" in header.tensors:
-        raise CheckpointError(
-            f"{name}: the GGUF file stretches its rotary frequencies by a table (rope_freqs.weight: Llama 3.1 and"
-            " later), which is supported from a Hugging Face folder only"
-        )
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.size) != 2:
         raise CheckpointError(f"{name}: the GGUF file has no tensor token_embd.weight [vocabulary, hidden]")
@@ -297,6 +295,8 @@ def _shape(header: GgufHeader, name: str) -> ModelShape:
     head_dim = read("attention.key_length", hidden // heads if heads > 0 else 0)
     if read("attention.value_length", head_dim) != head_dim or read("rope.dimension_count", head_dim) != head_dim:
         raise CheckpointError(f"{where}: keys, values and rotary positions of different widths are not supported")
+    theta = _shortest(read("rope.freq_base", 10_000.0, (int, float)))
+    stretch = _rope_scaling(header, name, head_dim, theta)
     eos = [metadata.get("tokenizer.ggml.eos_token_id"), metadata.get("tokenizer.ggml.eot_token_id")]
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     try:
@@ -310,7 +310,8 @@ def _shape(header: GgufHeader, name: str) -> ModelShape:
             head_dim=head_dim,
             intermediate_size=read("feed_forward_length"),
             max_positions=read("context_length"),
-            rope_theta=_shortest(read("rope.freq_base", 10_000.0, (int, float))),
+            rope_theta=theta,
+            rope_scaling=stretch,
             norm_eps=_shortest(read("attention.layer_norm_rms_epsilon", None, (int, float))),
             tied="output.weight" not in header.tensors,
             attention_bias=with_bias,
@@ -324,6 +325,29 @@ def _shape(header: GgufHeader, name: str) -> ModelShape:
         raise CheckpointError(f"{where}: {error}") from error
 
 
+def _rope_scaling(header: GgufHeader, name: str, head_dim: int, theta: float) -> RopeScaling | None:
+    """Llama-3's stretching of the rotary frequencies, from the table of divisors that the file has in its place.
+
+    The converter writes down what came out and not the four numbers that went in. All published models blend between
+    1 and 4 turns; the factor is the largest divisor; the original length is the power of two that gives this table.
+    """
+    place = header.tensors.get(_ROPE_TABLE)
+    if place is None:
+        return None
+    if place.size != (head_dim // 2,) or theta <= 0:
+        raise CheckpointError(f"{name}: {_ROPE_TABLE} is {list(place.size)}, expected [{head_dim // 2}]")
+    table = read_tensor(header.path, place).astype(np.float64)
+    inverse = theta ** (-np.arange(0, head_dim, 2) / head_dim)
+    factor = float(f"{table.max():.5g}")  # a round number that float32 arithmetic has gone over
+    for original in (2**power for power in range(4, 21)):
+        blend = np.clip((original * inverse / (2 * np.pi) - 1.0) / (4.0 - 1.0), 0.0, 1.0)
+        if factor > 0 and np.allclose(1 / (blend + (1 - blend) / factor), table, rtol=1e-4, atol=0.0):
+            return RopeScaling(
+                _shortest(factor), low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=original
+            )
+    raise CheckpointError(f"{name}: the rotary frequencies are stretched ({_ROPE_TABLE}) in no way that is known here")
+
+
 def _shortest(value: float) -> float:
     """The shortest decimal that rounds to the same float32: 1e-05, where the file has 9.99999974e-06."""
     return float(str(np.float32(value))) if np.isfinite(value) else value
@@ -335,7 +359,7 @@ class _GgufTensors(LazyTensors):
     def __init__(self, header: GgufHeader, shape: ModelShape) -> None:
         self._header = header
         self._shape = shape
-        self._names = {hugging_face_name(name): name for name in header.tensors}
+        self._names = {hugging_face_name(name): name for name in header.tensors if name != _ROPE_TABLE}
         # llama.cpp rotates neighbouring pairs of a llama's query and key rows, Hugging Face the two halves of a head;
         # its converter reorders the rows once. Qwen's files are left as they were.
         self._permuted = header.metadata["general.architecture"] == "llama"
