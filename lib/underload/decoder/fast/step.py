@@ -12,7 +12,7 @@ from numba import njit
 
 from underload.decoder.fast.sync import fetch_add, give_way, load, pause, store
 from underload.decoder.fast.team import DONE, END, STOP, TICKET
-from underload.decoder.fast.tile import KEYS_AHEAD, LANES, MAX_ROWS, bits_to_float, copy_out, get, mix, panels_at_once, product, put, scores, widened
+from underload.decoder.fast.tile import KEYS_AHEAD, LANES, MAX_ROWS, MIX_ROWS, bits_to_float, copy_out, get, mix, panels_at_once, product, put, scores, widened
 
 # Fields of `size`: fixed for a model and a cache. "Wide" sizes are rounded up to whole panels, with zeros.
 (HIDDEN, WIDE_HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDE_HEAD, INNER, LAYERS, VOCAB, LAYER_WEIGHTS, LAYER_VECTORS,
@@ -237,7 +237,7 @@ def _attend(piece, layer, size, segments, positions, index, q, keys, values, att
                 out_at = (first + i) * (row_width + LANES) + head_at
                 j = 0
                 while j < group:
-                    together = min(group - j, MAX_ROWS)
+                    together = min(group - j, MIX_ROWS)
                     panel = 0
                     while panel < panels:
                         n = min(_PANELS[together], panels - panel)

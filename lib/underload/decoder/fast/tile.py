@@ -30,6 +30,7 @@ _PTR = ir.PointerType()
 
 _WIDE = binding.get_host_cpu_features().get("avx512f", False)
 MAX_ROWS = 16 if _WIDE else 6
+MIX_ROWS = 4  # query heads that share a value; fewer tiles are compiled faster
 _MAX_TILE = 24 if _WIDE else 6  # accumulators of 16 floats: 24 of 32 registers, or 6 x 2 of 16
 
 
@@ -267,11 +268,11 @@ def _data(context: Any, builder: ir.IRBuilder, array: types.Array, value: ir.Val
     return context.make_array(array)(context, builder, value).data
 
 
-def _choose(builder: ir.IRBuilder, rows: ir.Value, panels: ir.Value, call: Callable[[int, int], None]) -> None:
-    """Branch to the tile for `rows` and `panels`, 1 to MAX_ROWS and 1 to panels_at_once(rows)."""
+def _choose(builder: ir.IRBuilder, rows: ir.Value, most: int, panels: ir.Value, call: Callable[[int, int], None]) -> None:
+    """Branch to the tile for `rows`, 1 to `most`, and `panels`, 1 to panels_at_once(rows)."""
     after = builder.append_basic_block("done")
     switch = builder.switch(builder.add(builder.mul(rows, _I64(8)), panels), after)
-    for r in range(1, MAX_ROWS + 1):
+    for r in range(1, most + 1):
         for p in range(1, panels_at_once(r) + 1):
             block = builder.append_basic_block(f"tile_{r}x{p}")
             switch.add_case(_I64(8 * r + p), block)
@@ -297,7 +298,7 @@ def product(typingctx, w, w_at, panels, x, x_at, x_stride, rows, out, out_at, ou
             tile = _product_tile(module, r, p, storage)
             builder.call(tile, (data_w, data_x, args[5], data_out, args[9], args[10], args[11]))
 
-        _choose(builder, args[6], args[2], call)
+        _choose(builder, args[6], MAX_ROWS, args[2], call)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -305,7 +306,7 @@ def product(typingctx, w, w_at, panels, x, x_at, x_stride, rows, out, out_at, ou
 
 @intrinsic
 def mix(typingctx, v, v_at, panels, index, index_at, x, x_at, x_stride, rows, out, out_at, out_stride, start, stop):  # type: ignore[no-untyped-def]
-    """out[r, 16 p + j] += sum over start <= t < stop of x[r, t] v[index[t] + 16 p + j], for 1 to MAX_ROWS rows."""
+    """out[r, 16 p + j] += sum over start <= t < stop of x[r, t] v[index[t] + 16 p + j], for 1 to MIX_ROWS rows."""
     i = types.int64
     signature = types.void(v, i, i, index, i, x, i, i, i, out, i, i, i, i)
 
@@ -320,7 +321,7 @@ def mix(typingctx, v, v_at, panels, index, index_at, x, x_at, x_stride, rows, ou
             tile = _mix_tile(module, r, p)
             builder.call(tile, (data_v, data_index, data_x, args[7], data_out, args[11], args[12], args[13]))
 
-        _choose(builder, args[8], args[2], call)
+        _choose(builder, args[8], MIX_ROWS, args[2], call)
         return context.get_dummy_value()
 
     return signature, codegen
