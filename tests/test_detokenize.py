@@ -220,3 +220,27 @@ def test_a_stop_string_is_found_at_each_place_where_it_ends(needle, text):
     searcher = StopString(needle)
     found = [end for end, character in enumerate(text, 1) if searcher.advance(character)]
     assert found == [end for end in range(1, len(text) + 1) if text[:end].endswith(needle)]
+
+
+# ---- a real tokenizer ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_checkpoint):
+    from underload.decoder.tokenizer import Tokenizer
+
+    return Tokenizer.from_file(tiny_checkpoint("llama") / "tokenizer.json", eos_token_ids=[2])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=4), max_size=2))
+def test_a_real_tokenizers_ids_come_out_as_their_text(tokenizer, text, stops):
+    ids = tokenizer.encode(text, add_special=False)
+    assert detokenize(tokenizer, ids, stops)[0] == first_stop(tokenizer.decode(ids), stops)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 319), max_size=20))
+def test_any_ids_of_a_real_tokenizer_come_out_as_it_decodes_them(tokenizer, ids):
+    # What an untrained model writes: bytes that are no characters, special tokens anywhere.
+    assert detokenize(tokenizer, ids)[0] == tokenizer.decode(ids)
