@@ -162,9 +162,10 @@ def _multiply(x, x_stride, rows, w, w_at, panels, inner, skip, out, out_stride) 
 
 
 # ---------------------------------------------------------------------------------------------- the pieces
+# Put into the loop that calls them before they are compiled: on their own, each would be compiled twice.
 
 
-@njit
+@njit(inline="always")
 def _project(head, layer, size, step, w, vectors, eps, normed, slots, turns, q, keys, values, scratch) -> None:  # type: ignore[no-untyped-def]
     """One head of q, k or v for all rows: product, bias, norm and rotation where the model has them, and its place."""
     wide, dim, width = size[WIDE_HIDDEN], size[HEAD_DIM], size[WIDE_HEAD]
@@ -198,7 +199,7 @@ def _project(head, layer, size, step, w, vectors, eps, normed, slots, turns, q, 
                     put(keys, place + i, get(scratch, at + i))
 
 
-@njit
+@njit(inline="always")
 def _attend(piece, layer, size, segments, positions, index, q, keys, values, attended, scratch) -> None:  # type: ignore[no-untyped-def]
     """One segment (neighbouring rows of one sequence) and one KV head with all its query heads.
 
@@ -254,7 +255,7 @@ def _attend(piece, layer, size, segments, positions, index, q, keys, values, att
                 put(attended, out_at + d, get(attended, out_at + d) * scale)
 
 
-@njit
+@njit(inline="always")
 def _add_product(first, last, skip, x, x_stride, inner, rows, w, w_at, residual, stride, scratch) -> None:  # type: ignore[no-untyped-def]
     """residual[:, panels first to last] += x times these panels."""
     width = (last - first) * LANES
@@ -265,7 +266,7 @@ def _add_product(first, last, skip, x, x_stride, inner, rows, w, w_at, residual,
             put(residual, to, get(residual, to) + get(scratch, row * width + i))
 
 
-@njit
+@njit(inline="always")
 def _gate_up(first, last, skip, normed, stride, wide, rows, w, w_at, hidden, hidden_stride, scratch) -> None:  # type: ignore[no-untyped-def]
     """hidden = silu(gate) * up for panels first to last of each; they lie in turn, gate 0, up 0, gate 1, up 1, ..."""
     width = (last - first) * 2 * LANES
@@ -278,7 +279,7 @@ def _gate_up(first, last, skip, normed, stride, wide, rows, w, w_at, hidden, hid
                 put(hidden, to + i, gate / (np.float32(1.0) + _exp(-gate)) * get(scratch, at + LANES + i))
 
 
-@njit
+@njit(inline="always")
 def _head(first, last, skip, normed, stride, wide, picks, w, w_at, vocab, want, result, best, best_id, best_at, scratch) -> None:  # type: ignore[no-untyped-def]
     """Logits of panels first to last: stored, or kept only where larger than this thread's best so far.
 
