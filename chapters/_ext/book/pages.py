@@ -21,6 +21,9 @@ def add_context(app: Sphinx, page: str, template: str, context: dict[str, Any], 
     context["page_key"] = re.sub(r"\W+", "-", page.removeprefix("chapters/"))
     context["report_query"] = urlencode({"page": page, "title": title, "version": about.get("version", "")})
     context["report_target"] = app.config.book_report_target
+    if "body" in context:
+        # docutils puts entries of one role into a list of another, which screen readers refuse.
+        context["body"] = context["body"].replace(' role="doc-biblioentry"', ' role="listitem"')
     if doctree is None:
         context["page_is_generated"] = True
 

@@ -102,6 +102,11 @@ def _claims(env: BuildEnvironment, builder: Builder, here: str, page: nodes.docu
             target = builder.get_relative_uri(here, docname) + "#" + (node["ids"][0] if node["ids"] else "")
             copied["ids"] = []
             copied["names"] = []
+            for link in copied.findall(nodes.reference):
+                if "refid" in link:  # a place on the claim's own page
+                    link["refuri"] = builder.get_relative_uri(here, docname) + "#" + link["refid"]
+                    link["internal"] = True
+                    del link["refid"]
             _resolve(env, builder, copied, here, new_document(str(env.doc2path(docname)), page.settings))
             more = nodes.paragraph(classes=["claim-source"])
             more += nodes.reference("", "Where it is shown", internal=True, refuri=target)
@@ -110,7 +115,7 @@ def _claims(env: BuildEnvironment, builder: Builder, here: str, page: nodes.docu
 
 
 def _resolve(env: BuildEnvironment, builder: Builder, node: claim, here: str, shell: nodes.document) -> None:
-    """Resolve the references inside a copied claim as seen from the page it is copied to; `shell` holds it meanwhile."""
+    """Resolve the references inside a copied claim as seen from the page it is copied to, held in `shell` meanwhile."""
     for xref in node.findall(addnodes.pending_xref):
         if "refdoc" in xref:
             xref["refdoc"] = here
