@@ -83,6 +83,18 @@ def test_the_meta_device_reads_nothing(tiny_checkpoint):
     assert weights.layers[0].q_norm is not None
 
 
+def test_bare_weights_load_without_a_tokenizer(tmp_path):
+    folder = write_tiny(tmp_path / "bare", "llama")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    checkpoint = FolderCheckpoint(folder)
+    assert checkpoint.tokenizer() is None
+    assert_same_as_reference(checkpoint.weights(), "llama")
+    (folder / "tokenizer.model").write_bytes(b"sentencepiece")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        checkpoint.tokenizer()
+
+
 def test_loaded_weights_outlive_their_file(tmp_path):
     folder = write_tiny(tmp_path / "gone", "llama")
     weights = FolderCheckpoint(folder).weights()
@@ -340,6 +352,19 @@ def test_tensors_that_do_not_fit_are_named():
     with pytest.raises(CheckpointError, match="int8"):
         Weights.from_tensors(tiny, whole | {"model.norm.weight": torch.zeros(64, dtype=torch.int8)})
     Weights.from_tensors(tiny, whole | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
+
+
+def test_values_that_are_not_finite_are_refused():
+    tiny = FolderShape.tiny
+    whole = {name: torch.zeros(size) for name, size in hugging_face_sizes(tiny).items()}
+    for value in (float("nan"), float("-inf")):
+        whole["model.norm.weight"][3] = value
+        with pytest.raises(CheckpointError, match=r"model\.norm\.weight.*not finite as float32"):
+            Weights.from_tensors(tiny, whole)
+    whole["model.norm.weight"][3] = 1e6
+    with pytest.raises(CheckpointError, match="not finite as float16"):
+        Weights.from_tensors(tiny, whole, torch.float16)
+    assert Weights.from_tensors(tiny, whole, torch.bfloat16).norm[3] > 9e5
 
 
 def test_a_head_that_is_called_tied_and_is_not_is_refused(tiny_checkpoint):

@@ -270,6 +270,7 @@ def test_the_tokenizer_in_a_gguf_file_is_that_of_the_folder(tokenizer, tiny_gguf
         ({"tokenizer.ggml.model": "bert"}, "bert.*gpt2"),
         ({"tokenizer.ggml.pre": "falcon"}, "falcon.*smollm"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, "'a' twice"),
+        ({"tokenizer.ggml.tokens": ["a", "b" * 3000]}, "3000 characters"),
         ({"tokenizer.ggml.tokens": []}, "lacks tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.tokens": [1, 2]}, "lacks tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.merges": ["a z"]}, "'a z'"),

@@ -33,10 +33,10 @@ class Checkpoint(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The floating-point type to compute in on a device that has it: the stored one, or bfloat16's plain cousin
-        float16 for a quantised file (whose scales are that)."""
-        stored = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "F32": torch.float32}
-        return stored.get(self.stored_as, torch.bfloat16 if self.stored_as in ("BF16", "random") else torch.float16)
+        """The floating-point type to compute in where there is a choice: the stored one; for what is quantised or
+        random bfloat16, whose range no activation leaves."""
+        stored = {"float32": torch.float32, "float16": torch.float16, "F32": torch.float32, "F16": torch.float16}
+        return stored.get(self.stored_as, torch.bfloat16)
 
     @abstractmethod
     def weights(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Weights:
@@ -48,10 +48,10 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer, read now; None where the source has none (a shape).
+        """The tokenizer, read now; None where the source has none (a shape, or bare weights).
 
         Raises:
-            CheckpointError: there should be one, and it is damaged, missing or of an unsupported kind.
+            CheckpointError: there is one, and it is damaged or of an unsupported kind.
         """
 
 

@@ -59,7 +59,9 @@ class FolderCheckpoint(Checkpoint):
         with self._tensors.opened():
             return Weights.from_tensors(self.shape, self._tensors, dtype, device)
 
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer | None:
+        if not any(self.folder.glob("tokenizer*")):
+            return None  # bare weights: they still turn ids into ids
         settings = self._optional("tokenizer_config.json")
         tokenizer = Tokenizer.from_file(
             self.folder / "tokenizer.json",

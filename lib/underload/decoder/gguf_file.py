@@ -116,7 +116,9 @@ class GgufCheckpoint(Checkpoint):
             return Weights.random(self.shape, dtype=dtype, device=device)
         return Weights.from_tensors(self.shape, self._tensors, dtype, device)
 
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer | None:
+        if not any(key.startswith("tokenizer.") for key in self.header.metadata):
+            return None  # bare weights: they still turn ids into ids
         from underload.decoder.gguf_tokenizer import tokenizer_from_metadata
 
         return tokenizer_from_metadata(self.header.metadata, self.shape, self.name)
@@ -418,5 +420,6 @@ def read_tensor(path: Path, place: GgufTensor) -> np.ndarray:
             f"{path} is quantised ({place.type}); reading it needs the package gguf: pip install gguf"
         ) from error
     rows = raw.reshape(*place.size[:-1], -1)
-    values = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[place.type])
+    with np.errstate(all="ignore"):  # a damaged scale is found when the weights are checked
+        values = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[place.type])
     return np.ascontiguousarray(values, dtype=np.float32).reshape(place.size)

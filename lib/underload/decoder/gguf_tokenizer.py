@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # Kinds of tokens in `tokenizer.ggml.token_type`.
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_MAX_TOKEN = 2000  # characters; every way to cut a token in two is tried
 
 # How text is cut into words before merging, by the name in `tokenizer.ggml.pre`. GPT-2's rule is built into the
 # `tokenizers` package; the other two are those of the Llama 3 and Qwen2 tokenizers as published.
@@ -43,8 +45,10 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any], shape: ModelShape, name
     if len(tokens) > shape.vocab_size:
         raise CheckpointError(f"{where} has {len(tokens)} tokens, but the model's vocabulary is {shape.vocab_size}")
     if len(set(tokens)) < len(tokens):
-        twice = next(token for i, token in enumerate(tokens) if token in tokens[:i])
+        twice = Counter(tokens).most_common(1)[0][0]
         raise CheckpointError(f"{where} has the token {twice[:100]!r} twice")
+    if (longest := max(map(len, tokens))) > _MAX_TOKEN:
+        raise CheckpointError(f"{where} has a token of {longest} characters; more than {_MAX_TOKEN} are not believed")
     kinds = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
     if not isinstance(kinds, list) or len(kinds) != len(tokens):
         raise CheckpointError(

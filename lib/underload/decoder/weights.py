@@ -124,7 +124,7 @@ class Weights:
 
         Raises:
             CheckpointError: a tensor missing, unknown, or of another size than the shape says; a head that the
-                shape calls tied and that differs from the embedding; a tensor of integers.
+                shape calls tied and that differs from the embedding; a tensor of integers; values that are not finite.
         """
         if isinstance(tensors, LazyTensors):
             sizes = tensors.sizes
@@ -143,7 +143,14 @@ class Weights:
                 raise CheckpointError(
                     f"tensor {name!r} was announced as {list(sizes[name])} and is {list(tensor.shape)}"
                 )
-            return tensor.to(device=device, dtype=dtype).contiguous()
+            cast = tensor.to(device=device, dtype=dtype).contiguous()
+            if not torch.isfinite(cast).all():
+                kind = str(dtype).removeprefix("torch.")
+                raise CheckpointError(
+                    f"tensor {name!r} holds values that are not finite as {kind}: the file is damaged, or they are too"
+                    " large for that type (bfloat16 and float32 reach further than float16)"
+                )
+            return cast
 
         weights = cls._build(shape, take)
         if shape.tied and "lm_head.weight" in sizes and not torch.equal(take("lm_head.weight"), weights.embed):
