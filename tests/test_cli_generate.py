@@ -186,6 +186,55 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(tiny, capsys, monkeypat
     assert out.startswith("half an\n") and "(stopped)" in err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_ctrl_c_at_a_terminal(tiny):
+    import pty
+    import select
+    import time
+
+    # A long answer from an untrained model: it writes any byte, escape characters among them.
+    command = [*tiny, "--chat", "--max-tokens", "450", "--ignore-eos", "--seed", "1"]
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "dumb"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "underload.cli", *command], stdin=theirs, stdout=theirs, env=env,
+        stderr=theirs, start_new_session=True, preexec_fn=_take_terminal,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+
+    def read_until(done):
+        nonlocal seen
+        limit = time.monotonic() + 120
+        while not done(seen):
+            assert time.monotonic() < limit, seen
+            if select.select([ours], [], [], 0.5)[0]:
+                seen += os.read(ours, 4096)
+        text, seen = seen, b""
+        return text
+
+    try:
+        read_until(lambda text: text.endswith(b"> "))
+        os.write(ours, b"Hello\n")
+        read_until(lambda text: len(text) > 60)
+        os.write(ours, b"\x03")
+        answer = read_until(lambda text: text.endswith(b"> "))  # asked again: the conversation goes on
+        assert b"(stopped)" in answer and b"\x1b" not in answer
+        os.write(ours, b"/quit\n")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def _take_terminal():
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C reaches this process as a signal
+
+
 def test_a_conversation_that_outgrows_its_context_forgets_its_oldest_part(tiny, capsys, asked, monkeypatch):
     pipe(monkeypatch, "".join(f"message {i} " + "word " * 20 + "\n" for i in range(8)))
     assert main([*tiny, "--chat", "--temperature", "0", "--max-tokens", "40", "--system", "Stay."]) == 0

@@ -58,6 +58,19 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p, kept):
     assert p == pytest.approx([[0.5, 0.25, 0.125, 0.125][i] / total if i in kept else 0 for i in range(4)], abs=1e-7)
 
 
+@pytest.mark.parametrize("count", range(1, 11))
+def test_an_exact_sum_takes_no_token_more_for_want_of_a_bit(count):
+    # .1 added up eight times is .7999…: the eighth token reaches .8 all the same.
+    assert sum(p > 0 for p in law([0.0] * 10, top_p=count / 10)) == count
+    # float32 logits: each of these is off by its rounding, and so is their sum.
+    assert sum(p > 0 for p in law([math.log(0.1) + 20] * 10, top_p=count / 10)) == count
+
+
+def test_top_p_is_held_to_a_millionth():
+    assert law(EIGHTHS, top_p=0.75 + 1e-5)[2] > 0
+    assert law(EIGHTHS, top_p=0.75 + 1e-7)[2] == 0
+
+
 @pytest.mark.parametrize("top_k", [-1, 0, 2, 3, 1_000_000])
 def test_top_k_off_leaves_both_of_two_equal_tokens(top_k):
     assert law([0.0, 0.0], top_k=top_k) == [0.5, 0.5]

@@ -29,6 +29,9 @@ The text goes to standard output as it is written; the figures after it go to st
   bandwidth  bytes of weights and cache that the decode steps had to read, a second, beside what this machine can stream
 """
 
+# A model can write any byte; those that would move a terminal's cursor or change its settings are shown, not obeyed.
+_HARMLESS = {code: 0xFFFD for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
 # Options that become SamplingParams as they are: name, type, help.
 SAMPLING = (
     ("min_tokens", int, "tokens before the text may end"),
@@ -231,7 +234,7 @@ class Answer:
             delta = delta.lstrip(self._lead) if self._lead else delta
         self.text += delta
         if self._show and delta:
-            print(delta, end="", flush=True)
+            print(delta.translate(_HARMLESS) if _on_terminal(sys.stdout) else delta, end="", flush=True)
 
     def print_figures(self) -> None:
         """The latencies, then the rates; to standard error, so that a redirected text stays a text."""
