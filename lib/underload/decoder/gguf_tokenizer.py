@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from underload.decoder.chat import ChatTemplate
+from underload.decoder.optional import require
 from underload.decoder.tokenizer import Tokenizer
 from underload.decoder.weights import CheckpointError
 
@@ -39,6 +40,7 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any], shape: ModelShape, name
     Raises:
         CheckpointError: parts missing or of different lengths, or a kind that is not supported, by name.
     """
+    require("tokenizers", "reading a tokenizer")
     where = f"{name}: the GGUF file's tokenizer"
     kind = metadata.get("tokenizer.ggml.model")
     tokens = _strings(metadata, "tokenizer.ggml.tokens", where)

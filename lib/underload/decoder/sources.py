@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from underload.decoder.checkpoint import Checkpoint, RandomCheckpoint
+from underload.decoder.optional import require
 from underload.decoder.weights import CheckpointError
 from underload.request import UnderloadError
 from underload.shapes import shape
@@ -120,14 +121,10 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
     """The files of a hub repository, from the hub's local cache where they are complete, else fetched into it.
 
     Raises:
+        MissingPackage: huggingface-hub is not installed.
         CheckpointError: the hub is out of reach, or has no such repository, or none with safetensors.
     """
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise CheckpointError(
-            f"loading {name!r} from the hub needs the package huggingface-hub: pip install huggingface-hub"
-        ) from error
+    huggingface_hub = require("huggingface_hub", f"fetching {name} from the hub")
 
     def snapshot(local: bool) -> Path:
         return Path(

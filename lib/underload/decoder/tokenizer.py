@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from underload.decoder.optional import require
 from underload.decoder.weights import CheckpointError
 from underload.request import InvalidRequest
 
@@ -73,8 +74,7 @@ class Tokenizer:
         Raises:
             CheckpointError: the file is absent, too large to be one, or not a tokenizer.
         """
-        import tokenizers
-
+        tokenizers = require("tokenizers", "reading a tokenizer")
         if not path.is_file():
             raise CheckpointError(
                 f"{path.parent} has no tokenizer.json (a sentencepiece tokenizer.model alone is not read); "
