@@ -136,6 +136,17 @@ def test_a_text_that_begins_with_the_begin_token_does_not_get_another():
     assert tokenizer.encode("", add_special=False) == []
 
 
+def test_nothing_is_added_around_a_chat_prompt():
+    from underload.decoder.chat import ChatTemplate
+
+    plain = ChatTemplate("{{ messages[0].content }}")
+    with_begin = ChatTemplate("{{ bos_token }}{{ messages[0].content }}")
+    for template, begin in ((plain, []), (with_begin, [1])):
+        tokenizer = Tokenizer(with_bos(tiny_tokenizer()), bos_token_id=1, chat_template=template)
+        prompt = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}])
+        assert tokenizer.encode(prompt) == [*begin, *tokenizer.encode("hi", add_special=False)]
+
+
 def test_begin_and_end_tokens_outside_the_vocabulary_are_refused():
     with pytest.raises(CheckpointError, match="id 999.*320"):
         Tokenizer(tiny_tokenizer(), eos_token_ids=[2, 999])

@@ -26,6 +26,12 @@ _MAX_TOKENIZER_BYTES = 200_000_000
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+class ChatPrompt(str):
+    """A conversation as one text. `Tokenizer.encode` adds nothing around it: the template has written every mark."""
+
+    __slots__ = ()
+
+
 class Tokenizer:
     """A checkpoint's tokenizer.
 
@@ -95,7 +101,7 @@ class Tokenizer:
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Ids of a text. With `add_special`, what the checkpoint puts around every text (often a begin token) is
-        added, but a text that starts with the begin token already (a chat prompt) does not get a second one.
+        added; but nothing to a `ChatPrompt`, and no second begin token to a text that starts with one.
 
         Raises:
             InvalidRequest: not a string, or one with half a surrogate pair, which no bytes stand for.
@@ -108,7 +114,8 @@ class Tokenizer:
             raise InvalidRequest(
                 f"the text holds half a surrogate pair at character {error.start}; it cannot be written as UTF-8"
             ) from error
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special).ids
+        add_special = add_special and not isinstance(text, ChatPrompt)
+        ids: list[int] = self._backend.encode(str(text), add_special_tokens=add_special).ids
         if add_special and len(ids) > 1 and self.bos_token_id is not None and ids[0] == ids[1] == self.bos_token_id:
             return ids[1:]
         return ids
@@ -163,7 +170,7 @@ class Tokenizer:
 
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
-    ) -> str:
+    ) -> ChatPrompt:
         """The prompt text that a conversation becomes, ready for `encode`.
 
         A message that spells a special token out is not told apart from the template's own: do not give a model more
@@ -182,12 +189,14 @@ class Tokenizer:
             raise InvalidRequest(
                 "this checkpoint has no chat template; give it plain text, or use an instruction-tuned model"
             )
-        return self.chat_template.render(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            bos_token=self.bos_token,
-            eos_token=self.eos_token,
-            **variables,
+        return ChatPrompt(
+            self.chat_template.render(
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                bos_token=self.bos_token,
+                eos_token=self.eos_token,
+                **variables,
+            )
         )
 
 
