@@ -111,7 +111,7 @@ def test_the_keyboard_moves_it_and_everything_follows(page: tuple[Browser, Path]
     assert (
         browser.run("return document.querySelector('input[type=range]').getAttribute('aria-valuetext')") == "5 requests"
     )
-    assert shown(browser, ".ul-number dd") == "100 ms"
+    assert shown(browser, ".ul-now") == "100 ms"
     assert shown(browser, ".ul-says") == "full, 5"
     assert shown(browser, ".ul-setting b") == "5 requests"
     assert drawing(browser) != before
@@ -152,12 +152,12 @@ def test_the_table_of_curves_follows_when_it_is_open(page: tuple[Browser, Path])
     browser.open(write(path, moving()))
     focus(browser, "summary")
     browser.press(ENTER)
-    cells = "return Array.from(document.querySelectorAll('.ul-now td')).slice(0, 3).map((e) => e.textContent)"
+    cells = "return Array.from(document.querySelectorAll('.ul-here td')).slice(0, 3).map((e) => e.textContent)"
     assert browser.run(cells) == ["line", "1", "0.084"]
     focus(browser, "input[type=range]")
     browser.press(RIGHT)
     assert browser.run(cells) == ["line", "1", "0.21"]
-    assert shown(browser, ".ul-now caption") == "The curves at this setting"
+    assert shown(browser, ".ul-here caption") == "The curves at this setting"
 
 
 def test_a_choice_of_a_control_comes_before_the_answer_and_stays(page: tuple[Browser, Path]) -> None:
@@ -177,7 +177,7 @@ def test_a_choice_of_a_control_comes_before_the_answer_and_stays(page: tuple[Bro
     assert shown(browser, ".ul-reply") == "You chose 5 requests. Now move it."
     assert browser.run("return document.activeElement.type") == "range", "the focus goes on to the control"
     browser.press(RIGHT)
-    assert shown(browser, ".ul-then") == "your choice: 100 ms" and shown(browser, ".ul-number dd") == "800 ms"
+    assert shown(browser, ".ul-then") == "your choice: 100 ms" and shown(browser, ".ul-now") == "800 ms"
     labels = browser.run("return Array.from(document.querySelectorAll('.ul-wide .ul-label')).map((e) => e.textContent)")
     assert sorted(labels) == ["n = 40", "off the axis", "your choice"]
     assert browser.complaints() == []

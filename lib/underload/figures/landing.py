@@ -131,8 +131,8 @@ def collision(
             curves=[between, step_curve, rate_curve, *again],
             rules=pace,
             marks=[
-                Mark(batch, step * 1e3, quantity(step, "s"), look="latency", panel=1),
-                Mark(batch, run.throughput, quantity(run.throughput, "tokens/s"), look="throughput", panel=2),
+                Mark(batch, step * 1e3, look="latency", panel=1),
+                Mark(batch, run.throughput, look="throughput", panel=2),
             ],
             numbers=[
                 Number("last in line: first token after", run.last_first_token, "s", look="queue"),

@@ -142,8 +142,8 @@
       if (waiting) return;
       tiles.forEach((tile, i) => {
         const [, value, unit] = now.n[i].match(/^([−∞\d][^ ]*) (.+)$/) || [null, now.n[i], ""];
-        tile.querySelector("dd b").textContent = value;
-        tile.querySelector("dd small").textContent = unit ? ` ${unit}` : "";
+        tile.querySelector("b").textContent = value;
+        tile.querySelector("small").textContent = unit ? ` ${unit}` : "";
       });
       says.textContent = now.s;
       table(now);
@@ -153,14 +153,14 @@
 
     function sentence(here, now) {
       const set = here.map((index, i) => `${data.labels[i]} ${data.said[i][index]}`).join(", ");
-      const values = tiles.map((tile, i) => `${tile.querySelector("dt").textContent} ${now.n[i]}`).join("; ");
+      const values = tiles.map((tile, i) => `${tile.querySelector(".ul-name").textContent} ${now.n[i]}`).join("; ");
       return `${set}. ${values ? values + ". " : ""}${now.s}`;
     }
 
     function table(now) {
-      const body = $(".ul-now tbody");
+      const body = $(".ul-here tbody");
       if (!body || !$(".ul-data").open) return;
-      $(".ul-now caption").textContent = "The curves at this setting";
+      $(".ul-here caption").textContent = "The curves at this setting";
       const rows = [];
       now.i.map((n) => data.pool[n]).forEach((it) => {
         if (it.kind === "curve" && it.name) it.x.forEach((x, i) => rows.push([it.name, x, it.y[i]]));

@@ -281,7 +281,7 @@ def moving_figure(
     first = _position(start, data["counts"])  # type: ignore[arg-type]
     shown = frames[first]
     body = [
-        f'<div class="ul-title" role="heading" aria-level="4">{escape(title)}</div>',
+        f'<p class="ul-title">{escape(title)}</p>',
         _commit_form(commit, controls),
         _controls_form(controls, start),
         _setting(controls, start),
@@ -615,12 +615,12 @@ def _numbers(frames: Sequence[Frame], shown: Frame) -> str:
                 f"numbers {[n.name for n in each.numbers]} in one frame, {names} in another: give every frame the same"
             )
     tiles = "".join(
-        f'<div class="ul-number"><dt>{escape(n.name)}</dt>'
-        f"<dd{attributes(style=f'--ul-mine:{ink(n.look)}')}>{_value_and_unit(n.said)}</dd>"
-        '<dd class="ul-then" hidden></dd></div>'
+        f'<div class="ul-number"><span class="ul-name">{escape(n.name)}</span>'
+        f'<span class="ul-now"{attributes(style=f"--ul-mine:{ink(n.look)}")}>{_value_and_unit(n.said)}</span>'
+        '<span class="ul-then" hidden></span></div>'
         for n in shown.numbers
     )
-    return f'<dl class="ul-numbers">{tiles}</dl>'
+    return f'<div class="ul-numbers">{tiles}</div>'
 
 
 def _value_and_unit(said: str) -> str:
@@ -698,14 +698,14 @@ def _tables(
     if curves and all(_same_curves(f.curves, shown.curves) for f in frames):
         for position, panel in enumerate(panels):
             lines = [(c.name, _values(c.x), _values(c.y)) for c in curves if c.panel == position]
-            if lines:
-                fixed = columns_of_lines(lines, panel.x.title, panel.y.title)
-                tables.append(table(fixed, zip(*fixed.values(), strict=True), f"The curves: {panel.y.title}"))
+            for _, together in itertools.groupby(lines, key=lambda line: line[1]):
+                fixed = columns_of_lines(together, panel.x.title, panel.y.title)
+                tables.append(table(fixed, zip(*fixed.values(), strict=True), panel.y.title))
     elif curves:  # the script fills in those of the present setting
         words = ", ".join(f"{c.label} {c.options()[i][1]}" for c, i in zip(controls, start, strict=True))
         heads = ("curve", panels[0].x.title, panels[0].y.title) if len(panels) == 1 else ("curve", "x", "y")
         rows = [(c.name, x, y) for c in curves for x, y in zip(_values(c.x), _values(c.y), strict=True)]
-        tables.append(f'<div class="ul-now">{table(heads, rows, f"The curves at {words}")}</div>')
+        tables.append(f'<div class="ul-here">{table(heads, rows, f"The curves at {words}")}</div>')
     return data_fold(tables)
 
 
