@@ -270,6 +270,21 @@ class _Jobs:
 
 
 def _bar(show: bool, total: int) -> Any:
-    from tqdm.auto import tqdm
+    if not show:
+        return _NoBar()
+    from tqdm.auto import tqdm  # where it is not installed, generating without a bar still works
 
-    return tqdm(total=total, unit="token", disable=not show)
+    return tqdm(total=total, unit="token")
+
+
+class _NoBar:
+    """A progress bar that shows nothing."""
+
+    def __enter__(self) -> "_NoBar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, count: int = 1) -> None:
+        pass
