@@ -90,6 +90,19 @@ class Model:
         """
         return self._path.forward(batch, kv)
 
+    def greedy(self, batch: Batch, kv: Any) -> list[int]:
+        """Compute one batch and only say which token is the likeliest in each logit row; on the fast path the logits are
+        never written out.
+
+        Of equal logits the lowest id wins. A row without a largest logit (a NaN, an infinity, or nothing but -inf) gives
+        -1: it is broken, and must not pass for a token.
+        """
+        if hasattr(self._path, "greedy"):
+            return self._path.greedy(batch, kv).tolist()
+        logits = self._path.forward(batch, kv)
+        best, ids = logits.max(dim=-1)  # a NaN is larger than everything
+        return torch.where(best.isfinite(), ids, -1).tolist()
+
     def close(self) -> None:
         """Give back the path's threads. A closed model must not be used again."""
         self._path.close()
