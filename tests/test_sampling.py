@@ -125,6 +125,7 @@ def test_min_tokens_bans_what_would_end_the_text_until_it_is_reached():
     early = {"eos": (1,), "stop_token_ids": (2,), "min_tokens": 2}
     assert [p > 0 for p in law([0.0, 9.0, 9.0, 0.0], output=(3,), **early)] == [True, False, False, True]
     assert all(p > 0 for p in law([0.0, 9.0, 9.0, 0.0], output=(3, 3), **early))
+    assert all(p > 0 for p in law([0.0, 9.0, 9.0, 0.0], output=(3, 3), logit_bias={0: 1.0}, **early))
     # With ignore_eos the end token ends nothing, so there is nothing to ban.
     assert [p > 0 for p in law([0.0, 9.0, 9.0, 0.0], ignore_eos=True, **early)] == [True, True, False, True]
 
