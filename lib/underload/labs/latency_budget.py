@@ -374,6 +374,8 @@ def _slip(name: str, value: Any, line: Timeline) -> str:
     if not isinstance(value, (int, float)) or not line.token_times:
         return ""
     n, first, last = line.output_tokens, line.token_times[0], line.token_times[-1]
+    if n == 1 and name in ("tpot", "longest_stall"):
+        return " (one token has no gap to its name)"
     slips = {
         "ttft": [
             (first - (line.scheduled or 0), "counted from when it was scheduled"),
@@ -386,7 +388,6 @@ def _slip(name: str, value: Any, line: Timeline) -> str:
                 (last - line.arrival) / max(n - 1, 1),
                 "counted from the arrival, so it holds the wait for the first token",
             ),
-            (0.0, "a number where there is none"),
         ],
         "e2e": [
             ((line.finished or 0) - line.arrival, "up to `finished`, not to the last token"),
