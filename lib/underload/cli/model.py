@@ -261,15 +261,15 @@ def _print_info(facts: dict[str, Any], shape: ModelShape, contexts: list[int]) -
             for context, count in memory["sequences"].items():
                 print(f"    {count:>7,} sequences of {int(context):,} tokens")
     headings = "".join(f"{f'B* at {context:,}':>14}" for context in contexts)
-    print(f"\n  {'device':<12}{'weights fit':>12}{'alone':>12}{'B*':>8}{headings}")
+    print(f"\n  {'device':<12}{'weights fit':>12}{'alone':>17}{'B*':>8}{headings}")
     for row in facts["devices"]:
         with_kv = "".join(f"{_batch(value):>14}" for value in row["critical_batch_with_kv"].values())
         fits = "yes" if row["weights_fit"] else "no"
         alone = f"{row['tokens_per_s_alone_at_most']:,.0f} tok/s"
-        print(f"  {row['name']:<12}{fits:>12}{alone:>12}{_batch(row['critical_batch']):>8}{headings and with_kv}")
+        print(f"  {row['name']:<12}{fits:>12}{alone:>17}{_batch(row['critical_batch']):>8}{headings and with_kv}")
     print(
-        "  alone: the most that one sequence can get; B* at N: with each user's own N tokens of KV to read; computing"
-        " in 16 bits"
+        "  alone: the most that reading allows one sequence; B* at N: with each user's own N tokens of KV to read;"
+        " computing in 16 bits"
     )
 
 
