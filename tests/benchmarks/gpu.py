@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 
 from underload.decoder import Batch, Model, Weights, ceilings, decode_steps, machine, prefill_steps
-from underload.request import BlockTable, Sequence
+from underload.decoder.sampling import SamplingState, probabilities, sample
+from underload.request import BlockTable, SamplingParams, Sequence
 from underload.shapes import ModelShape, roofline, shape, step_cost
 
 
@@ -95,6 +96,28 @@ def _hugging_face_names(small: ModelShape, weights: Weights):
             yield f"{prefix}mlp.{name}_proj.weight", getattr(layer, name).weight
 
 
+def sampling(setting: Setting) -> dict:
+    """The law and the draws from it, on the device and on the CPU, from the same logits and seeds."""
+    rows, vocab = (8, 500) if setting.quick else (64, 49_152)
+    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(1)) * 4
+    wishes = [
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=0.8, seed=7),
+        SamplingParams(temperature=1.0, top_k=50, seed=8),
+        SamplingParams(temperature=1.2, top_p=0.9, min_p=0.02, repetition_penalty=1.2, seed=9),
+    ]
+    states = [
+        SamplingState(wishes[row % len(wishes)], Sequence(2, [row % vocab, 3, row % 5], index=row)) for row in range(rows)
+    ]
+    here, there = probabilities(logits, states), probabilities(logits.to(setting.device), states).cpu()
+    error = (here - there).abs().max().item()
+    if error > 1e-9:
+        raise AssertionError(f"the laws differ by {error:.1e}; the bound is 1e-9")
+    drawn = [[draw.token_id for draw in sample(where, states)] for where in (logits, logits.to(setting.device))]
+    # A draw may differ where the uniform number falls within rounding of a border between two tokens: rare, and counted.
+    return {"rows": rows, "law_difference": error, "draws_that_differ": sum(a != b for a, b in zip(*drawn, strict=True))}
+
+
 def decode(setting: Setting) -> dict:
     """Decode step time against batch and context, beside what the roofline with the measured ceilings allows."""
     top = ceilings(setting.device, setting.dtype)
@@ -152,7 +175,7 @@ def prefill(setting: Setting) -> dict:
     return {"dtype": str(setting.dtype).removeprefix("torch."), "ceilings": vars(top), "rows": rows}
 
 
-PARTS: dict[str, Callable[[Setting], dict]] = {"parity": parity, "decode": decode, "prefill": prefill}
+PARTS: dict[str, Callable[[Setting], dict]] = {"parity": parity, "sampling": sampling, "decode": decode, "prefill": prefill}
 
 
 def main(argv: list[str] | None = None) -> int:
