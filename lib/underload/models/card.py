@@ -1,6 +1,6 @@
 """The model cards: prose with holes, and the measured numbers that fill them. No number is typed.
 
-    python -m underload.models.card        writes README.md of both folders from evaluation.json and training.json
+python -m underload.models.card        writes README.md of both folders from evaluation.json and training.json
 """
 
 import argparse
@@ -31,40 +31,46 @@ pipeline_tag: text-generation
 POCKET = """# pocket
 
 A language model of {parameters:,} parameters that fits in a pocket ({megabytes:.1f} MB) and writes about waiting in line.
-It is the model of the book *Under Load*: small enough to run in every lab, on any laptop, without a network,
-and a real decoder all the same: trained, with a tokenizer, a cache, a chat template and something to say.
+It is the model of the book *Under Load*: small enough to run in every lab, on any laptop, without a network.
+It is a real decoder all the same: trained, with a tokenizer, a cache, a chat template and something to say.
 
 | | |
 |---|---|
-| architecture | Llama (`LlamaForCausalLM`): RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied embeddings |
-| sizes | {layers} layers, hidden {hidden}, {heads} query heads on {kv_heads} key/value heads of {head_dim}, feed-forward {wide} |
+| architecture | Llama (`LlamaForCausalLM`): RMSNorm, rotary positions, GQA, SwiGLU, tied embeddings |
+| sizes | {layers} layers, hidden {hidden}, {heads} query and {kv_heads} KV heads of {head_dim}, feed-forward {wide} |
 | vocabulary | {vocab:,} byte-level BPE tokens: any text can be written, digits stand alone |
 | context | {context:,} tokens |
-| cache | {kv_bytes:,} bytes a token in float32 |
+| KV cache | {kv_bytes:,} bytes a token in float32 |
 | stored as | float16 safetensors |
 
 ```python
 from underload.decoder import generate, load_model
+from underload.request import SamplingParams
 
 model = load_model("pocket")
-print(generate(model, "Mira goes to the bakery", SamplingParams(max_tokens=100))[0].text)
+chat = model.tokenizer.apply_chat_template([{{"role": "user", "content": "Tell me a story about Mira."}}])
+print(generate(model, chat, SamplingParams(max_tokens=200, temperature=0.7))[0].text)
 ```
+
+It loads in `transformers` as well, by the path of this folder.
 
 ## What it was trained on, and why
 
-Text made by this library (`underload.models.corpus`), nothing else: no web page, no book, nobody's words but ours.
-Four kinds of document: **stories** of people waiting in line, in which every count must follow from the one before;
-**sums**; **notes**, which work this book's formulas on small numbers and say what its words mean; and **chats**, in
-which a user asks for any of these.
+Text made by this library (`underload.models.corpus`) and nothing else: no web page, no book, nobody's words but ours.
+There are four kinds of document: **stories** of people waiting in line, in which every count follows from the one before;
+**sums**; **notes**, which work this book's formulas on small numbers and say what its words mean;
+and **chats**, in which a user asks for any of these.
 
-A synthetic world was chosen because it can be *marked*. A program that writes the stories also reads them: it knows
-whether four people are left when three of seven were served. So "the text looks right" is a share of sentences here,
-and not an impression. And it is this book's subject: even the model's nonsense is about queues.
+A synthetic world was chosen because it can be *marked*.
+The program that writes the stories also reads them: it knows whether four people are left when three of seven were served.
+So "the text looks right" is a share of sentences here, not an impression.
+And the world is the book's own subject: even the model's mistakes are about queues.
 
-Trained for {steps:,} steps of {batch_tokens:,} tokens ({tokens:.1f} million, each seen once) from seed {seed}, in {cpu} of
-processor time{wall}, with `python -m underload.models.train`. On one machine the same seed gives the same bytes, whatever the
-number of threads; on another processor or another version of torch, sums are taken in another order, and the result
-is a slightly different model of the same quality.
+Trained by `python -m underload.models.train` for {steps:,} steps on {tokens:.1f} million tokens, each seen once,
+from seed {seed}: {cpu} of processor time, {wall}.
+On one machine the same seed gives the same bytes, whatever the number of threads.
+On another processor, or with another version of torch, sums are taken in another order;
+the result is then a slightly different model of the same quality.
 
 ## What it can do
 
@@ -74,51 +80,55 @@ Measured on the shipped weights by `python -m underload.models.evaluate`, on tex
 |---|---|---|
 {table}
 
-*Held out* means: a sum, or a worked line, whose numbers never occurred together in training. The tables of
-multiplication are the exception: like a pupil, pocket has seen them all.
-"Follow" counts the sentences that the checker derives from what the story said before: the right name, the right place,
-the right number of people left. A flawless story is one in which every sentence does, to the end.
+*Held out* means, for a sum or a worked line: its numbers never stood together in the training text.
+The tables of multiplication are the exception: like a pupil, pocket has seen them all.
+A sentence *follows* when the checker can derive it from what the story said before: the right name and place,
+the right number of people left. In a story without a flaw every sentence does, and it comes to an end.
 
-Loss by position in a long row of documents (nats a token): {positions}.
+Loss by position in a long row of documents, nats a token: {positions}.
 
 ## pocket-draft
 
-The smaller one guesses, this one checks: see `pocket-draft`, whose greedy choice is pocket's own at **{agreement}** of positions.
+The small one guesses, this one checks.
+On {prompts} held-out prompts, the draft's most probable token was pocket's own at **{agreement}** of positions.
 
 ## What it cannot do
 
-Everything else. It has never seen a sentence that is not of these four kinds; asked about anything outside, it says
-so, if it has learnt that much, and otherwise talks about queues. Do not use it for anything but learning how models are served.
+Everything else.
+It has never seen a sentence that is not of these four kinds.
+Asked about anything outside, it may say so, or talk about queues.
+Use it to learn how models are served, and for nothing else.
 
 Licence: Apache-2.0, weights and training text alike.
 """
 
 DRAFT = """# pocket-draft
 
-The little sister of pocket: {parameters:,} parameters ({ratio:.1f} times fewer), {layers} layer instead of {target_layers}, the same tokenizer,
-the same corpus, the same training script. Alone it is of little use. It is here to *guess*: in speculative decoding
-a small model proposes the next tokens and the large one checks them all in one step.
+The little sister of pocket: {parameters:,} parameters ({ratio:.1f} times fewer), {layers} layer instead of {target_layers},
+the same tokenizer, corpus and training script. Alone it is of little use. It is here to *guess*:
+in speculative decoding a small model proposes the next tokens and the large one checks them all in one step.
 
-What makes a draft useful is how often it guesses right, so that was measured ({prompts} held-out prompts in the corpus's own
-mix, {max_tokens} tokens each):
+What makes a draft useful is how often it guesses right, so that was measured,
+on {prompts} held-out prompts in the corpus's own mix, up to {max_tokens} tokens each:
 
-| pocket-draft's most probable token is pocket's | share | positions |
+| the draft's most probable token is pocket's | share | positions |
 |---|---|---|
 {table}
 
-At temperature 1, speculative sampling would accept a token with probability **{sampled}** ({sampled_positions:,} positions).
+At temperature 1, speculative sampling would accept a token with probability **{sampled}**, over {sampled_positions:,} positions.
 
-It fails where a story or a sum must be *worked out*: how many are left, who stands behind whom, what 47 + 38 makes. With
-one layer it has no way to look something up and then use it. It agrees wherever the grammar leaves no choice.
+It agrees wherever the grammar leaves no choice.
+It fails where something must be *worked out* (how many are left, what a sum makes),
+and where all ways to go on are about as good, so that the first choice of the two is a matter of accident.
 
 | | |
 |---|---|
 | architecture | Llama (`LlamaForCausalLM`), tied embeddings |
-| sizes | {layers} layer, hidden {hidden}, {heads} query heads on {kv_heads} key/value heads of {head_dim}, feed-forward {wide} |
+| sizes | {layers} layer, hidden {hidden}, {heads} query and {kv_heads} KV heads of {head_dim}, feed-forward {wide} |
 | vocabulary, context | {vocab:,} tokens, pocket's own; {context:,} positions |
 | held-out loss | {loss:.3f} nats a token (pocket: {target_loss:.3f}) |
 | stored as | float16 safetensors, {megabytes:.1f} MB |
-| trained | {steps:,} steps, {tokens:.1f} million tokens, seed {seed}, {cpu} of processor time{wall} |
+| trained | {steps:,} steps, {tokens:.1f} million tokens, seed {seed}, {cpu} of processor time |
 
 Licence: Apache-2.0. Everything else is on pocket's card.
 """
@@ -133,7 +143,6 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _common(facts: dict[str, Any]) -> dict[str, Any]:
-    wall = facts.get("quiet_wall_seconds")
     return {
         "parameters": facts["parameters"],
         "megabytes": facts["megabytes"],
@@ -147,12 +156,18 @@ def _common(facts: dict[str, Any]) -> dict[str, Any]:
         "context": facts["max_position_embeddings"],
         "kv_bytes": 2 * facts["num_hidden_layers"] * facts["num_key_value_heads"] * facts["head_dim"] * 4,
         "steps": facts["steps"],
-        "batch_tokens": facts["tokens"] // facts["steps"],
         "tokens": facts["tokens"] / 1e6,
         "seed": facts["seed"],
         "cpu": _minutes(facts["cpu_seconds"]),
-        "wall": f" ({_minutes(wall)} on two quiet cores)" if wall else "",
+        "wall": _wall(facts),
     }
+
+
+def _wall(facts: dict[str, Any]) -> str:
+    wall, load = _minutes(facts["wall_seconds"]), facts["load_average"]
+    if load > facts["cores"] + 1:
+        return f"{wall} on {facts['cores']} cores that {load:.0f} programs wanted at once"
+    return f"{wall} on {facts['cores']} cores"
 
 
 def _rows(pocket: dict[str, Any], draft: dict[str, Any]) -> str:
@@ -162,7 +177,9 @@ def _rows(pocket: dict[str, Any], draft: dict[str, Any]) -> str:
         return f"| {label} | {' | '.join(values)} |"
 
     rows = [
-        row("held-out loss, nats a token", [f"{facts['held_out_loss']['all']['nats_per_token']:.3f}" for facts in both]),
+        row(
+            "held-out loss, nats a token", [f"{facts['held_out_loss']['all']['nats_per_token']:.3f}" for facts in both]
+        ),
         row("held-out loss, bits a byte", [f"{facts['held_out_loss']['all']['bits_per_byte']:.3f}" for facts in both]),
     ]
     labels = {
@@ -176,8 +193,15 @@ def _rows(pocket: dict[str, Any], draft: dict[str, Any]) -> str:
         "stable": "whether a queue is stable, right, held out",
     }
     for key, label in labels.items():
-        rows.append(row(f"{label} (of {pocket['lines'][key]['asked']})", [_percent(f["lines"][key]["share"]) for f in both]))
-    rows.append(row(f"words of the book explained (of {pocket['terms']['asked']})", [_percent(f["terms"]["share"]) for f in both]))
+        rows.append(
+            row(f"{label} (of {pocket['lines'][key]['asked']})", [_percent(f["lines"][key]["share"]) for f in both])
+        )
+    rows.append(
+        row(
+            f"words of the book explained (of {pocket['terms']['asked']})",
+            [_percent(f["terms"]["share"]) for f in both],
+        )
+    )
     for i, story in enumerate(pocket["stories"]):
         how = "greedy" if story["temperature"] == 0 else f"sampled at temperature {story['temperature']:g}"
         for key, label in (
@@ -196,15 +220,20 @@ def cards(folder: Path) -> dict[str, str]:
     greedy = draft["agreement"]["greedy"]
     names = {"all": "**overall**", "story": "in stories", "chat": "in chats", "sums": "in sums", "notes": "in notes"}
     table = "\n".join(
-        f"| {label} | {_percent(greedy[key]['share'])} | {greedy[key]['positions']:,} |" for key, label in names.items() if key in greedy
+        f"| {label} | {_percent(greedy[key]['share'])} | {greedy[key]['positions']:,} |"
+        for key, label in names.items()
+        if key in greedy
     )
     return {
         "pocket": FRONT
         + POCKET.format(
             **_common(pocket),
             table=_rows(pocket, draft),
-            positions=", ".join(f"{value:.3f} at positions {where}" for where, value in pocket["loss_by_position"].items()),
+            positions=", ".join(
+                f"{value:.3f} at positions {where}" for where, value in pocket["loss_by_position"].items()
+            ),
             agreement=_percent(greedy["all"]["share"]),
+            prompts=draft["agreement"]["prompts"],
         ),
         "pocket-draft": FRONT
         + DRAFT.format(

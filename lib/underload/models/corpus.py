@@ -61,7 +61,12 @@ def ask_story(rng: random.Random) -> Turn:
     """Asks for a story with a hero, a place, both or neither, and gets one that obeys."""
     hero, place = rng.choice(NAMES), rng.choice(list(PLACES))
     asked = rng.choice(("hero", "place", "both", "any"))
-    about = {"hero": f" about {hero}", "place": f" about the {place}", "both": f" about {hero} and the {place}", "any": ""}[asked]
+    about = {
+        "hero": f" about {hero}",
+        "place": f" about the {place}",
+        "both": f" about {hero} and the {place}",
+        "any": "",
+    }[asked]
     text = story(rng, hero if asked in ("hero", "both") else None, place if asked in ("place", "both") else None)
     return Turn(f"Tell me a story{about}.", text)
 

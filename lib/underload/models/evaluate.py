@@ -6,6 +6,7 @@ made from that file and from nothing else.
 """
 
 import argparse
+import hashlib
 import itertools
 import json
 import random
@@ -23,7 +24,7 @@ from underload.decoder import Model, generate, load_model
 from underload.models import network, notes
 from underload.models.corpus import END_OF_TEXT, MIX, Turn, ask_line, ask_story, ask_term, chat, document, documents
 from underload.models.network import POCKET, POCKET_DRAFT, Parameters
-from underload.models.stories import Verdict, check
+from underload.models.stories import check
 from underload.request import SamplingParams
 from underload.shapes import ModelShape
 
@@ -59,9 +60,16 @@ class Loaded:
         texts: list[str] = []
         for start in range(0, len(prompts), 64):
             part = prompts[start : start + 64]
-            params = [SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=start + i) for i in range(len(part))]
+            params = [
+                SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=start + i) for i in range(len(part))
+            ]
             texts += [completion.text for completion in generate(self.model, list(part), params)]
         return texts
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a file: ties an evaluation to the weights it read."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 # ---- how well it predicts ----
@@ -105,23 +113,36 @@ def loss_by_position(loaded: Loaded, rows: int) -> dict[str, float]:
         loss = -loaded.log_probabilities(ids[:-1]).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
         for i, (low, high) in enumerate(itertools.pairwise(edges)):
             sums[i] += loss[low:high].mean().item() / rows
-    return {f"{low}-{high}": round(value, 4) for (low, high), value in zip(itertools.pairwise(edges), sums, strict=True)}
+    return {
+        f"{low}-{high}": round(value, 4) for (low, high), value in zip(itertools.pairwise(edges), sums, strict=True)
+    }
 
 
 # ---- how right it is ----
 
 
-def lines_right(loaded: Loaded, count: int) -> dict[str, Any]:
-    """Share of lines answered exactly right in a chat, greedily; held-out ones, but for the tables of multiplication."""
+def lines_right(loaded: Loaded, count: int, only: str | None = None) -> dict[str, Any]:
+    """Share of lines answered exactly right in a chat, greedily; held-out ones, but for the tables of multiplication.
+
+    Args:
+        only: the name of one maker of `notes`; all of them when None.
+    """
     result: dict[str, Any] = {}
     for make in (*dict.fromkeys(notes.SUMS), *notes.WORKED):
+        if only not in (None, make.__name__):
+            continue
         rng = random.Random(f"lines {make.__name__}")
         held_out = make is not notes.multiplication
         drawn = {line.key: line for line in (notes.draw(rng, (make,), held_out) for _ in range(count * 3))}
         turns = [ask_line(rng, line) for line in list(drawn.values())[:count]]
         answers = loaded.answers([chat([turn], answered=False) for turn in turns], 40)
         right = sum(answer == turn.answer for answer, turn in zip(answers, turns, strict=True))
-        result[make.__name__] = {"asked": len(turns), "right": right, "share": round(right / len(turns), 4), "held_out": held_out}
+        result[make.__name__] = {
+            "asked": len(turns),
+            "right": right,
+            "share": round(right / len(turns), 4),
+            "held_out": held_out,
+        }
     return result
 
 
@@ -240,6 +261,7 @@ def evaluate(folder: Path, quick: bool = False) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for name, loaded in pair.items():
         results[name] = {
+            "weights_sha256": fingerprint(folder / name / "model.safetensors"),
             "parameters": loaded.shape.num_parameters,
             "held_out_loss": losses(loaded, 400 // scale),
             "loss_by_position": loss_by_position(loaded, 8 // min(scale, 8)),

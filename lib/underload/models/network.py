@@ -102,7 +102,9 @@ def logits(shape: ModelShape, parameters: Parameters, ids: Tensor) -> Tensor:
         layer = f"model.layers.{i}"
         y = norm(x, f"{layer}.input_layernorm")
         q, k, v = (heads(F.linear(y, parameters[f"{layer}.self_attn.{name}_proj.weight"])) for name in "qkv")
-        y = F.scaled_dot_product_attention(_rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True, enable_gqa=True)
+        y = F.scaled_dot_product_attention(
+            _rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True, enable_gqa=True
+        )
         x = x + F.linear(y.transpose(1, 2).reshape(batch, tokens, -1), parameters[f"{layer}.self_attn.o_proj.weight"])
         y = norm(x, f"{layer}.post_attention_layernorm")
         gate, up = (F.linear(y, parameters[f"{layer}.mlp.{name}_proj.weight"]) for name in ("gate", "up"))

@@ -20,33 +20,43 @@ class Line:
     ask: str
     text: str
     stem: int  # characters of `text` before its answer
+    by_heart: bool = False  # learnt like a table, because other lines lean on it: never held out
 
     @property
     def held_out(self) -> bool:
-        return zlib.crc32(self.key.encode()) % 10 == 0
+        return not self.by_heart and zlib.crc32(self.key.encode()) % 10 == 0
 
 
-def _line(key: str, ask: str, stem: str, answer: str) -> Line:
-    return Line(key, ask, stem + answer, len(stem))
+def _line(key: str, ask: str, stem: str, answer: str, by_heart: bool = False) -> Line:
+    return Line(key, ask, stem + answer, len(stem), by_heart)
 
 
 def addition(rng: random.Random) -> Line:
+    """Tens and ones apart, as a pupil thinks aloud: 47 + 38 = 70 + 15 = 85."""
     total = rng.randint(0, 99)
     a = rng.randint(0, total)
     b = total - a
-    return _line(f"{min(a, b)}+{max(a, b)}", f"{a} + {b}", f"{a} + {b} =", f" {a + b}.")
+    tens, ones = a // 10 * 10 + b // 10 * 10, a % 10 + b % 10
+    aloud = f" {tens} + {ones} =" if tens else ""
+    return _line(
+        f"{min(a, b)}+{max(a, b)}",
+        f"{a} + {b}",
+        f"{a} + {b} =",
+        f"{aloud} {total}.",
+        min(a % 10, b % 10, a // 10, b // 10) == 0,
+    )
 
 
 def subtraction(rng: random.Random) -> Line:
+    """First the tens, then the ones: 93 - 75 = 23 - 5 = 18."""
     a, b = sorted((rng.randint(0, 99), rng.randint(0, 99)), reverse=True)
-    return _line(f"{a}-{b}", f"{a} - {b}", f"{a} - {b} =", f" {a - b}.")
+    aloud = f" {a - b // 10 * 10} - {b % 10} =" if b >= 10 else ""
+    return _line(f"{a}-{b}", f"{a} - {b}", f"{a} - {b} =", f"{aloud} {a - b}.", b < 10)
 
 
 def multiplication(rng: random.Random) -> Line:
-    # The tables up to ten are learnt by heart, as at school: too few to hold a tenth of them back and learn the rest.
     a, b = rng.randint(0, 10), rng.randint(0, 10)
-    key = next(f"{a}x{b}.{salt}" for salt in range(99) if zlib.crc32(f"{a}x{b}.{salt}".encode()) % 10)
-    return _line(key, f"{a} × {b}", f"{a} × {b} =", f" {a * b}.")
+    return _line(f"{a}x{b}", f"{a} × {b}", f"{a} × {b} =", f" {a * b}.", by_heart=True)
 
 
 def step_time(rng: random.Random) -> Line:
@@ -56,7 +66,7 @@ def step_time(rng: random.Random) -> Line:
         f"T({batch}):{o},{t}",
         f"How long is a step of {batch} at o = {o} and t = {t}?",
         f"A step of {batch} takes {o} + {batch} × {t} =",
-        f" {o + batch * t} ms.",
+        f" {o} + {batch * t} = {o + batch * t} ms.",
     )
 
 
@@ -71,23 +81,31 @@ def little(rng: random.Random) -> Line:
     )
 
 
+def _pieces(whole: int, size: int, what: str) -> str:
+    full, rest = divmod(whole, size)
+    left = "none is left" if rest == 0 else "1 is left" if rest == 1 else f"{rest} are left"
+    return f" {full} × {size} = {full * size} and {left}, so {full + (rest > 0)} {what}."
+
+
 def batches(rng: random.Random) -> Line:
+    """Rounded up: the last batch is rarely full."""
     size, requests = rng.choice((2, 4, 5, 8, 10)), rng.randint(1, 60)
     return _line(
         f"ceil:{requests}/{size}",
         f"How many batches of {size} do {requests} requests need?",
-        f"{requests} requests in batches of {size} need",
-        f" {-(-requests // size)}.",
+        f"{requests} requests in batches of {size}:",
+        _pieces(requests, size, "batches"),
     )
 
 
 def blocks(rng: random.Random) -> Line:
+    """Rounded up: the last block is rarely full."""
     size, tokens = rng.choice((4, 8, 16)), rng.randint(1, 80)
     return _line(
         f"ceil:{tokens}/{size}",
         f"How many blocks of {size} hold {tokens} tokens?",
-        f"{tokens} tokens in blocks of {size} need",
-        f" {-(-tokens // size)}.",
+        f"{tokens} tokens in blocks of {size}:",
+        _pieces(tokens, size, "blocks"),
     )
 
 
@@ -122,7 +140,8 @@ TERMS = {
     "prefill": "Prefill reads the whole prompt in one pass and fills the KV cache.",
     "decode": "Decode writes one token a step, and each step reads every weight once.",
     "a logit": "A logit is the score a model gives to one token before it chooses.",
-    "the KV cache": "The KV cache keeps the keys and values of all earlier tokens, so that no step computes them again.",
+    "the KV cache": "The KV cache keeps the keys and values of all earlier tokens, "
+    "so that no step computes them again.",
     "a batch": "A batch is a group of requests that share one step.",
     "batching": "Batching lets many requests share one reading of the weights.",
     "static batching": "Static batching keeps a batch together until its longest member is done.",
@@ -156,7 +175,8 @@ TERMS = {
 SMALL_TALK = {
     "Hello!": "Hello! Ask me for a story, a sum, or a word from this book.",
     "Who are you?": "I am pocket, a very small model that came with this book.",
-    "What can you do?": "I tell stories about waiting in line, I add and subtract, and I explain the words of this book.",
+    "What can you do?": "I tell stories about waiting in line, I add and subtract, "
+    "and I explain the words of this book.",
     "Thank you!": "You are welcome.",
     "How are you?": "I am well. Nobody is in my queue.",
     "Are you fast?": "Alone I am fast. Ask me again when fifty of you are waiting.",
@@ -171,4 +191,18 @@ OUT_OF_SCOPE = (
     "How far is it to {}?",
     "Translate {} for me.",
 )
-SUBJECTS = ("France", "Peru", "Japan", "Kenya", "Norway", "Rome", "Oslo", "Quito", "Hanoi", "Hamlet", "Emma", "the moon", "the sea")
+SUBJECTS = (
+    "France",
+    "Peru",
+    "Japan",
+    "Kenya",
+    "Norway",
+    "Rome",
+    "Oslo",
+    "Quito",
+    "Hanoi",
+    "Hamlet",
+    "Emma",
+    "the moon",
+    "the sea",
+)

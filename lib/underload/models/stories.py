@@ -18,14 +18,19 @@ from dataclasses import dataclass, field
 
 Slots = dict[str, str]
 
-WORDS = (
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+WORDS = _words(
     "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"
-).split()
+)
 NUMBER = {word: number for number, word in enumerate(WORDS) if number > 0}
 
-SHE = "Mira Ada Dana Fatima Hana Lena Nadia Petra Rosa Tove Uma Wanda Yara Zoë Ines Greta".split()
-HE = "Tomas Ben Chidi Emil Goran Ivo Jun Kofi Milo Omar Sami Viktor André Pavel Hugo Nils".split()
+SHE = _words("Mira Ada Dana Fatima Hana Lena Nadia Petra Rosa Tove Uma Wanda Yara Zoë Ines Greta")
+HE = _words("Tomas Ben Chidi Emil Goran Ivo Jun Kofi Milo Omar Sami Viktor André Pavel Hugo Nils")
 NAMES = SHE + HE
 
 WHEN = [
@@ -159,7 +164,12 @@ def _change(world: World, change: int) -> int:
 def _arrive(world: World, choice: Mapping[str, str]) -> Slots:
     more = NUMBER[choice["k"]]
     waiting = _waiting(_change(world, more))
-    return {**choice, "come": "comes" if more == 1 else "come", "join": "joins" if more == 1 else "join", "waiting": waiting}
+    return {
+        **choice,
+        "come": "comes" if more == 1 else "come",
+        "join": "joins" if more == 1 else "join",
+        "waiting": waiting,
+    }
 
 
 def _serve(world: World, choice: Mapping[str, str]) -> Slots:
@@ -179,7 +189,9 @@ def _leave(world: World, choice: Mapping[str, str]) -> Slots:
 
 
 def _friend(world: World, choice: Mapping[str, str]) -> Slots:
-    _require(not world.friend and choice["friend"] != world.hero and world.ahead is not None and "turn" not in world.said)
+    _require(
+        not world.friend and choice["friend"] != world.hero and world.ahead is not None and "turn" not in world.said
+    )
     world.friend = choice["friend"]
     return {**choice, "her": world.her}
 
@@ -423,7 +435,7 @@ _LEXICON: dict[str, list[str]] = {
     "left": ["nobody is left", "only one is left", *(f"{word} are left" for word in _COUNTS)],
     "last": ["one is", *(f"{word} are" for word in _COUNTS)],
     "moral": MORALS,
-    **{name: _COUNTS for name in ("n", "m", "k", "b", "total")},
+    **dict.fromkeys(("n", "m", "k", "b", "total"), _COUNTS),
 }
 
 
@@ -434,11 +446,15 @@ def _pattern(phrasing: str) -> re.Pattern[str]:
         return f"(?P<{name}>{'|'.join(map(re.escape, words))})"
 
     parts = re.split(r"(\{\w+\})", phrasing)
-    return re.compile("".join(group(m) if (m := re.fullmatch(r"\{(\w+)\}", part)) else re.escape(part) for part in parts))
+    return re.compile(
+        "".join(group(m) if (m := re.fullmatch(r"\{(\w+)\}", part)) else re.escape(part) for part in parts)
+    )
 
 
 _PATTERNS = [(name, _pattern(phrasing)) for name, kind in KINDS.items() for phrasing in kind.phrasings]
-_LOWER = {_capital(word): word for words in _LEXICON.values() for word in words if word not in NAMES and word not in MORALS}
+_LOWER = {
+    _capital(word): word for words in _LEXICON.values() for word in words if word not in NAMES and word not in MORALS
+}
 
 
 def _follows(world: World, kind: str, found: Mapping[str, str]) -> bool:

@@ -12,10 +12,11 @@ torch, adds in another order: there the losses agree to a few digits and the tex
 import argparse
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from underload.decoder.measure import device_name
 from underload.models import network
 from underload.models.corpus import CHAT_TEMPLATE, END_OF_TEXT, END_OF_TURN, SPECIAL_TOKENS, documents
 from underload.models.network import POCKET, POCKET_DRAFT, Parameters
@@ -37,23 +39,29 @@ THREADS = 2
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to train, on what."""
+    """How long to train, on what.
+
+    Rows are short, because attention over long ones is dear; every eighth step takes long ones, without which the
+    model would never see tokens far apart, and lose its way past the length of a short row.
+    """
 
     shape: ModelShape
-    stages: tuple[tuple[int, int], ...]  # (steps, tokens in a sequence): long sequences only at the end, they cost more
-    batch_tokens: int = 4096
-    muon: float = 0.02
-    adam: float = 0.004
+    steps: int
+    short: tuple[int, int] = (16, 256)  # rows, tokens of a row
+    long: tuple[int, int] = (2, 2048)
+    long_every: int = 8
+    muon: float = 0.04
+    adam: float = 0.015
     warmup: int = 20
     decay: float = 0.7  # share of the steps over which the learning rate falls to nothing
 
-    @property
-    def steps(self) -> int:
-        return sum(steps for steps, _ in self.stages)
+    def rows(self, step: int) -> tuple[int, int]:
+        """Rows of a step, and tokens of a row."""
+        return self.long if step % self.long_every == self.long_every - 1 else self.short
 
     @property
     def tokens(self) -> int:
-        return self.steps * self.batch_tokens
+        return sum(rows * tokens for rows, tokens in map(self.rows, range(self.steps)))
 
     def rate(self, step: int) -> float:
         """The learning rate's scale at a step: up, level, down to zero."""
@@ -62,12 +70,10 @@ class Plan:
 
 
 PLANS = {
-    "pocket": Plan(POCKET, ((800, 256), (80, 2048))),
-    "pocket-draft": Plan(POCKET_DRAFT, ((900, 256), (100, 2048))),
+    "pocket": Plan(POCKET, 700),
+    "pocket-draft": Plan(POCKET_DRAFT, 500),
 }
-QUICK = {
-    name: Plan(plan.shape, ((6, 64), (2, 128)), batch_tokens=512, warmup=2) for name, plan in PLANS.items()
-}
+QUICK = {name: replace(plan, steps=8, short=(8, 64), long=(2, 128), warmup=2) for name, plan in PLANS.items()}
 
 
 def train_tokenizer(seed: int, count: int = 8000) -> Any:
@@ -123,7 +129,9 @@ class Stream:
         return torch.stack([flat[i * tokens : (i + 1) * tokens + 1] for i in range(rows)])
 
 
-def gradients(shape: ModelShape, parameters: Parameters, ids: Tensor, pool: ThreadPoolExecutor) -> tuple[float, Parameters]:
+def gradients(
+    shape: ModelShape, parameters: Parameters, ids: Tensor, pool: ThreadPoolExecutor
+) -> tuple[float, Parameters]:
     """Mean loss and its gradients over a batch, slice by slice, summed in the order of the slices."""
 
     def one(part: Tensor) -> tuple[float, tuple[Tensor, ...]]:
@@ -135,7 +143,10 @@ def gradients(shape: ModelShape, parameters: Parameters, ids: Tensor, pool: Thre
     shares = [len(part) / len(ids) for part in parts]
     loss = sum(value * share for (value, _), share in zip(results, shares, strict=True))
     total = [
-        sum((grads[i] * share for (_, grads), share in zip(results[1:], shares[1:], strict=True)), results[0][1][i] * shares[0])
+        sum(
+            (grads[i] * share for (_, grads), share in zip(results[1:], shares[1:], strict=True)),
+            results[0][1][i] * shares[0],
+        )
         for i in range(len(parameters))
     ]
     return loss, dict(zip(parameters, total, strict=True))
@@ -158,13 +169,12 @@ def train(
     stream = Stream(tokenizer, seed)
     losses: list[float] = []
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for steps, tokens in plan.stages:
-            for _ in range(steps):
-                ids = stream.take(plan.batch_tokens // tokens, tokens)
-                loss, grads = gradients(plan.shape, parameters, ids, pool)
-                optimiser.step(grads, plan.rate(len(losses)))
-                losses.append(loss)
-                on_step(len(losses), loss, parameters)
+        for step in range(plan.steps):
+            ids = stream.take(*plan.rows(step))
+            loss, grads = gradients(plan.shape, parameters, ids, pool)
+            optimiser.step(grads, plan.rate(step))
+            losses.append(loss)
+            on_step(step + 1, loss, parameters)
     return {name: parameter.detach() for name, parameter in parameters.items()}, losses
 
 
@@ -182,7 +192,8 @@ class Progress:
             recent = sum(self.losses[-50:]) / len(self.losses[-50:])
             cpu, wall = time.process_time() - self.cpu, time.perf_counter() - self.wall
             print(
-                f"{self.plan.shape.name} step {step:4d}/{self.plan.steps}  loss {recent:.4f}  cpu {cpu:.0f} s  wall {wall:.0f} s",
+                f"{self.plan.shape.name} step {step:4d}/{self.plan.steps}  loss {recent:.4f}  "
+                f"cpu {cpu:.0f} s  wall {wall:.0f} s",
                 flush=True,
             )
 
@@ -239,21 +250,40 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=THREADS, help="changes the time, not the result")
     parser.add_argument("--quick", action="store_true", help="a few steps: shows that it runs and repeats")
     arguments = parser.parse_args(argv)
+    out: Path = arguments.out
     tokenizer = train_tokenizer(arguments.seed, 500 if arguments.quick else 8000)
-    for name, plan in (QUICK if arguments.quick else PLANS).items():
+    plans = QUICK if arguments.quick else PLANS
+    for name, plan in plans.items():
         if arguments.only in (None, name):
             start, cpu = time.perf_counter(), time.process_time()
-            parameters, losses = train(plan, tokenizer, arguments.seed, threads=arguments.threads, on_step=Progress(plan))
-            save(arguments.out / name, plan.shape, parameters, tokenizer)
+            parameters, losses = train(
+                plan, tokenizer, arguments.seed, threads=arguments.threads, on_step=Progress(plan)
+            )
+            save(out / name, plan.shape, parameters, tokenizer)
             record = {
                 "seed": arguments.seed,
                 "steps": plan.steps,
                 "tokens": plan.tokens,
                 "last_loss": losses[-1],
-                "cpu_seconds": round(time.process_time() - cpu, 1),
-                "wall_seconds": round(time.perf_counter() - start, 1),
+                "cpu_seconds": round(time.process_time() - cpu),
+                "wall_seconds": round(time.perf_counter() - start),
+                "threads": arguments.threads,
+                "cores": os.cpu_count(),
+                "load_average": round(_load(), 1),
+                "machine": device_name(torch.device("cpu")),
+                "torch": torch.__version__,
             }
-            (arguments.out / name / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+            (out / name / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    if not arguments.quick and arguments.only is None:
+        from underload.models import card, evaluate
+
+        evaluate.evaluate(out)
+        card.write(out)
+
+
+def _load() -> float:
+    """How many programs wanted a core in the last minute: the wall time means nothing without it."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
 
 
 if __name__ == "__main__":
