@@ -20,8 +20,8 @@ from underload.request import BlockTable, Sequence, UnderloadError
 from underload.shapes import ModelShape, RopeScaling
 
 BASE = ModelShape(
-    name="tiny", vocab_size=509, hidden_size=64, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=112,
-    max_positions=2048, tied=True,
+    name="tiny", vocab_size=509, hidden_size=64, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=16,
+    intermediate_size=112, max_positions=2048, tied=True,
 )  # fmt: skip
 LLAMA_3 = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=64)
 SHAPES = {
@@ -33,7 +33,15 @@ SHAPES = {
     "qwen3": replace(BASE, qk_norm=True, head_dim=32, norm_eps=1e-6),
     "llama 3 rope": replace(BASE, rope_scaling=LLAMA_3, rope_theta=500_000.0),
     "no size a multiple of 16": replace(
-        BASE, vocab_size=331, hidden_size=52, num_heads=5, num_kv_heads=5, head_dim=10, intermediate_size=90, attention_bias=True, qk_norm=True
+        BASE,
+        vocab_size=331,
+        hidden_size=52,
+        num_heads=5,
+        num_kv_heads=5,
+        head_dim=10,
+        intermediate_size=90,
+        attention_bias=True,
+        qk_norm=True,
     ),
     "wide heads": replace(BASE, head_dim=128),
     "a page of floats": replace(BASE, hidden_size=1024, num_layers=1),  # rows a page apart, were they not kept from it
@@ -105,7 +113,7 @@ def assert_close(actual, expected, bound=1e-5):
     assert (actual - expected).abs().max() <= bound * expected.abs().max()
 
 
-# ------------------------------------------------------------------------------------------ the same numbers
+# -------------------------------------------------- the same numbers
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -208,7 +216,7 @@ def test_logits_are_the_callers_to_keep():
     assert torch.equal(first, before)
 
 
-# ------------------------------------------------------------------------------------------ bitwise, whatever the company
+# -------------------------------------------------- bitwise, whatever the company
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +248,7 @@ def test_every_number_of_rows_gives_the_same_bits(alone, neighbours):
         assert torch.equal(a, b)
 
 
-# ------------------------------------------------------------------------------------------ what must not be read, or believed
+# -------------------------------------------------- what must not be read, or believed
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
@@ -331,7 +339,7 @@ def test_what_is_not_supported_is_said():
         model_of().new_kv(0, 16)
 
 
-# ------------------------------------------------------------------------------------------ packing
+# -------------------------------------------------- packing
 
 
 def test_panels_hold_every_weight_once_and_zeros_besides():
@@ -355,7 +363,7 @@ def test_float32_embedding_is_not_copied():
     assert as_numpy(weights.embed).ctypes.data == weights.embed.data_ptr()
 
 
-# ------------------------------------------------------------------------------------------ threads
+# -------------------------------------------------- threads
 
 
 def test_a_step_needs_no_helper():
@@ -380,8 +388,9 @@ def test_an_interrupted_step_is_finished_before_the_next():
     model.forward(batch, kv)
     work, control, rest = model._path._job
 
-    def interrupted(*_):
-        raise KeyboardInterrupt
+    def interrupted(thread, *_):
+        if thread == 0:
+            raise KeyboardInterrupt
 
     model._path._job = (interrupted, control, rest)
     with pytest.raises(KeyboardInterrupt):
@@ -437,7 +446,9 @@ def test_a_closed_model_leaves_nothing_behind():
 
 
 def _script(body):
-    code = "import sys; sys.path[:0] = [" + repr(str(Path(__file__).parent)) + "]\nfrom test_fast_path import *\n" + body
+    code = (
+        "import sys; sys.path[:0] = [" + repr(str(Path(__file__).parent)) + "]\nfrom test_fast_path import *\n" + body
+    )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
@@ -460,7 +471,7 @@ def test_the_interpreter_ends_cleanly_right_after_a_step():
     assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stderr
 
 
-# ------------------------------------------------------------------------------------------ the cache of compiled code
+# -------------------------------------------------- the cache of compiled code
 
 
 def test_compiled_code_is_keyed_by_every_source_of_the_package(tmp_path, monkeypatch):
@@ -480,7 +491,7 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without():
         "NUMBA_CACHE_DIR": os.path.join(os.devnull, "nowhere"),
         "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator",
     }
-    code = "from underload.decoder.fast.step import work; print(work.targetoptions.get('nogil'), type(work._cache).__name__)"
+    code = "from underload.decoder.fast.step import work as w; print(w.targetoptions['nogil'], type(w._cache).__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stdout.split() == ["True", "NullCache"], done.stderr
 

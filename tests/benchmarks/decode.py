@@ -1,6 +1,6 @@
 """Tokens per second of this decoder beside others, on the same weights and the same machine, taking turns.
 
-    python tests/benchmarks/decode.py --out tests/benchmarks/results/decode.json     some ten minutes, on a quiet machine
+    python tests/benchmarks/decode.py --out tests/benchmarks/results/decode.json   ten minutes, on a quiet machine
     python tests/benchmarks/decode.py --quick                                 under a minute; prints, stores nothing
 
 Two models with random weights: S, 15 million parameters, and M, 100 million (`bench-s`, `bench-m`). Every engine gets
@@ -41,7 +41,7 @@ class Process:
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
         self.name = name
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("peers.py")), name, str(folder), str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
@@ -68,8 +68,17 @@ class Process:
         self._process.wait(60)
 
 
-def compare(label: str, engines: list[str], batches: list[int], rounds: int, threads: int, prompt: int, new: int) -> list[dict[str, Any]]:
-    """One row for each engine and batch size, with every single measurement in it."""
+def compare(
+    label: str,
+    engines: list[str],
+    batches: list[int],
+    rounds: int,
+    threads: int,
+    prompt: int,
+    new: int,
+    ceilings: list[dict[str, float]],
+) -> list[dict[str, Any]]:
+    """One row for each engine and batch size, with every single measurement in it; ceilings are measured in between."""
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(MODELS[label], Path(folder))
         vocabulary = json.loads((Path(folder) / "config.json").read_text())["vocab_size"]
@@ -77,8 +86,8 @@ def compare(label: str, engines: list[str], batches: list[int], rounds: int, thr
         try:
             rows = {
                 (process.name, batch): {
-                    "model": label, "engine": process.name, "batch_size": batch, "weights": process.about["weights"], "kv": process.about["kv"],
-                    "version": process.about["version"], "first_seconds": [], "all_seconds": [], "other_load": [], "same_tokens": None,
+                    "model": label, "engine": process.name, "batch_size": batch, **process.about,
+                    "first_seconds": [], "all_seconds": [], "other_load": [], "same_tokens": None,
                 }
                 for process in processes
                 for batch in batches
@@ -87,6 +96,7 @@ def compare(label: str, engines: list[str], batches: list[int], rounds: int, thr
                 process.ask([[1] * prompt] * max(batches), 2)
             for number in range(rounds):
                 for batch in batches:
+                    ceilings.append(measured_ceilings(threads))
                     ids = np.random.default_rng(batch).integers(3, vocabulary, (batch, prompt)).tolist()
                     expected = None
                     for process in processes[number % len(processes) :] + processes[: number % len(processes)]:
@@ -99,8 +109,12 @@ def compare(label: str, engines: list[str], batches: list[int], rounds: int, thr
                     expected = rows[processes[0].name, batch]["_tokens"]
                     for process in processes:
                         tokens = rows[process.name, batch].pop("_tokens")
-                        assert all(len(ids) == new for ids in tokens), f"{process.name} gave another number of tokens than asked for"
-                        rows[process.name, batch]["same_tokens"] = sum(a == b for a, b in zip(tokens, expected, strict=True))
+                        assert all(len(ids) == new for ids in tokens), (
+                            f"{process.name} gave another number of tokens than asked for"
+                        )
+                        rows[process.name, batch]["same_tokens"] = sum(
+                            a == b for a, b in zip(tokens, expected, strict=True)
+                        )
                 print(f"{label}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             return list(rows.values())
         finally:
@@ -124,7 +138,12 @@ def summarise(row: dict[str, Any], ceilings: dict[str, float], prompt: int, new:
     row["prefill_tokens_per_second"] = round(batch * prompt / first, 1)
     width = {"float32": 4, "float16": 2}
     cost = step_cost(
-        sizes, [1] * batch, [prompt + new // 2] * batch, logit_rows=batch, weight_bytes=width[row["weights"]], kv_bytes=width[row["kv"]]
+        sizes,
+        [1] * batch,
+        [prompt + new // 2] * batch,
+        logit_rows=batch,
+        weight_bytes=width[row["weights"]],
+        kv_bytes=width[row["kv"]],
     )
     at_best = max(cost.bytes / ceilings["read_bandwidth"], cost.flops / ceilings["flops"])
     row["of_roofline"] = round((new - 1) * at_best / median(decode), 3)
@@ -133,7 +152,10 @@ def summarise(row: dict[str, Any], ceilings: dict[str, float], prompt: int, new:
 def table(rows: list[dict[str, Any]], quantity: str) -> str:
     """Engines across, batch sizes down; the last column is ours over the best float32 peer."""
     engines = list(dict.fromkeys(row["engine"] for row in rows))
-    lines = ["| model | B | " + " | ".join(engines) + " | underload / best float32 peer | of roofline |", "|" + "---|" * (len(engines) + 4)]
+    lines = [
+        "| model | B | " + " | ".join(engines) + " | underload / best float32 peer | of roofline |",
+        "|" + "---|" * (len(engines) + 4),
+    ]
     for label in dict.fromkeys(row["model"] for row in rows):
         for batch in dict.fromkeys(row["batch_size"] for row in rows):
             here = {row["engine"]: row for row in rows if (row["model"], row["batch_size"]) == (label, batch)}
@@ -142,7 +164,11 @@ def table(rows: list[dict[str, Any]], quantity: str) -> str:
             peers = [here[name][quantity] for name in FLOAT32_PEERS if name in here]
             ratio = f"{here[OURS][quantity] / max(peers):.2f}" if peers and OURS in here else "-"
             roof = f"{here[OURS]['of_roofline']:.2f}" if OURS in here else "-"
-            lines.append(f"| {label} | {batch} | " + " | ".join(f"{here[name][quantity]:.0f}" for name in engines) + f" | {ratio} | {roof} |")
+            lines.append(
+                f"| {label} | {batch} | "
+                + " | ".join(f"{here[name][quantity]:.0f}" for name in engines)
+                + f" | {ratio} | {roof} |"
+            )
     return "\n".join(lines)
 
 
@@ -154,7 +180,7 @@ def measured_ceilings(threads: int) -> dict[str, float]:
     from underload.decoder.fast import ceiling
 
     torch.set_num_threads(threads)
-    by_torch, by_tile = ceilings("cpu"), ceiling.measure(threads)
+    by_torch, by_tile = ceilings("cpu"), ceiling.measure(threads, megabytes=256, runs=3)
     return {"read_bandwidth": max(by_torch.read_bandwidth, by_tile[0]), "flops": max(by_torch.flops, by_tile[1])}
 
 
@@ -179,28 +205,35 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name}: skipped, {module} is not installed (pip install underload[peers])", file=sys.stderr)
         else:
             engines.append(name)
-    before = measured_ceilings(options.threads)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    every: list[dict[str, float]] = []
     for label in options.models:
-        rows += compare(label, engines, options.batches, options.rounds, options.threads, prompt, new)
-    after = measured_ceilings(options.threads)
-    ceilings = {key: max(before[key], after[key]) for key in before}
+        rows += compare(label, engines, options.batches, options.rounds, options.threads, prompt, new, every)
+    ceilings = {key: max(one[key] for one in every) for key in every[0]}
     for row in rows:
         summarise(row, ceilings, prompt, new)
 
-    print(f"ceilings: {ceilings['read_bandwidth'] / 1e9:.1f} GB/s, {ceilings['flops'] / 1e9:.0f} GFLOP/s\n\nDecode, tokens/s\n")
+    print(
+        f"ceilings: {ceilings['read_bandwidth'] / 1e9:.1f} GB/s, {ceilings['flops'] / 1e9:.0f} GFLOP/s\n\n"
+        "Decode, tokens/s\n"
+    )
     print(table(rows, "decode_tokens_per_second"))
     print("\nPrefill, prompt tokens/s (with the first token)\n")
     print(table(rows, "prefill_tokens_per_second"))
     for row in rows:
         if row["same_tokens"] < row["batch_size"]:
-            print(f"{row['model']} B={row['batch_size']} {row['engine']}: {row['same_tokens']} of {row['batch_size']} rows equal {engines[0]}'s")
+            print(
+                f"{row['model']} B={row['batch_size']} {row['engine']}: "
+                f"{row['same_tokens']} of {row['batch_size']} rows equal {engines[0]}'s"
+            )
     if options.out:
         from underload.decoder import machine
 
         result = {
-            "benchmark": "decode", "date": date.today().isoformat(), "machine": machine() | {"threads": options.threads}, "note": options.note,
-            "prompt_tokens": prompt, "new_tokens": new, "ceilings": ceilings, "ceilings_before": before, "ceilings_after": after, "rows": rows,
+            "benchmark": "decode", "date": date.today().isoformat(),
+            "machine": machine() | {"threads": options.threads}, "note": options.note,
+            "prompt_tokens": prompt, "new_tokens": new,
+            "ceilings": ceilings, "ceilings_each": every, "rows": rows,
         }  # fmt: skip
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -2,8 +2,9 @@
 
     python tests/benchmarks/peers.py ENGINE CHECKPOINT THREADS
 
-reads requests from stdin, one JSON object a line, and answers each with one: {"prompts": [[id, ...], ...], "new": n} asks
-for n greedy tokens after every prompt, all prompts as one static batch, and gets {"seconds", "tokens", "other_load"}.
+reads requests from stdin, one JSON object a line, and answers each with one: {"prompts": [[id, ...], ...], "new": n}
+asks for n greedy tokens after every prompt, all prompts as one static batch, and gets {"seconds",
+"tokens", "other_load"}.
 A process of its own means that no engine meets another's thread pools, allocator or settings.
 
 All engines load the same weights: a Hugging Face folder written by `write_checkpoint`, from which CTranslate2's and
@@ -45,7 +46,6 @@ class Underload(Engine):
 
     def __init__(self, folder: Path, threads: int) -> None:
         import torch
-
         from safetensors.torch import load_file
 
         import underload
@@ -56,7 +56,9 @@ class Underload(Engine):
         self.version = underload.__version__
         sizes = shape(json.loads((folder / "config.json").read_text())["underload_shape"])
         tensors = load_file(folder / "model.safetensors")
-        self.model = Model(sizes, Weights.from_tensors(sizes, tensors, dtype=getattr(torch, self.dtype)), path=self.path)
+        self.model = Model(
+            sizes, Weights.from_tensors(sizes, tensors, dtype=getattr(torch, self.dtype)), path=self.path
+        )
 
     def generate(self, prompts: Prompts, new: int) -> Prompts:
         from underload.decoder import Batch
@@ -110,7 +112,12 @@ class Transformers(Engine):
         with torch.inference_mode():
             ids = torch.tensor(prompts)
             out = self.model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=new, max_new_tokens=new, pad_token_id=0
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                min_new_tokens=new,
+                max_new_tokens=new,
+                pad_token_id=0,
             )
         return out[:, ids.shape[1] :].tolist()
 
@@ -126,7 +133,9 @@ class CTranslate2(Engine):
         converted = folder / "ctranslate2"
         if not converted.exists():
             TransformersConverter(str(folder)).convert(str(converted))
-        self.generator = ctranslate2.Generator(str(converted), device="cpu", compute_type="float32", inter_threads=1, intra_threads=threads)
+        self.generator = ctranslate2.Generator(
+            str(converted), device="cpu", compute_type="float32", inter_threads=1, intra_threads=threads
+        )
 
     def generate(self, prompts: Prompts, new: int) -> Prompts:
         texts = [[f"t{token}" for token in ids] for ids in prompts]
@@ -164,7 +173,11 @@ class LlamaCpp(Engine):
         batch = lib.llama_batch_init(count * length, 0, 1)
         try:
             outputs: Prompts = [[] for _ in prompts]
-            rows = [(sequence, at, token, at == length - 1) for sequence, ids in enumerate(prompts) for at, token in enumerate(ids)]
+            rows = [
+                (sequence, at, token, at == length - 1)
+                for sequence, ids in enumerate(prompts)
+                for at, token in enumerate(ids)
+            ]
             for at in range(length, length + new):
                 for i, (sequence, position, token, wanted) in enumerate(rows):
                     batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, position, 1, wanted
@@ -174,7 +187,8 @@ class LlamaCpp(Engine):
                     raise RuntimeError("llama_decode failed")
                 picked = [i for i, row in enumerate(rows) if row[3]]
                 tokens = [
-                    int(np.ctypeslib.as_array(lib.llama_get_logits_ith(context, i), shape=(self.vocabulary,)).argmax()) for i in picked
+                    int(np.ctypeslib.as_array(lib.llama_get_logits_ith(context, i), shape=(self.vocabulary,)).argmax())
+                    for i in picked
                 ]
                 for output, token in zip(outputs, tokens, strict=True):
                     output.append(token)
@@ -208,7 +222,7 @@ def missing(name: str) -> str | None:
     return next((module for module in (needs, *extra) if importlib.util.find_spec(module) is None), None)
 
 
-# ---------------------------------------------------------------------------------------------- the weights, three ways
+# -------------------------------------------------- the weights, three ways
 
 
 def write_checkpoint(shape_name: str, folder: Path, seed: int = 0) -> None:
@@ -221,13 +235,21 @@ def write_checkpoint(shape_name: str, folder: Path, seed: int = 0) -> None:
     from underload.shapes import shape
 
     sizes = shape(shape_name)
-    assert sizes.tied and not sizes.attention_bias and not sizes.qk_norm, "the peers' files below are written for plain Llama"
+    assert sizes.tied and not sizes.attention_bias and not sizes.qk_norm, (
+        "the peers' files below are written for plain Llama"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     weights = Weights.random(sizes, seed=seed)
-    for layer in weights.layers:  # a tied model of small random weights repeats its last token for ever; make the layers speak
+    for (
+        layer
+    ) in weights.layers:  # a tied model of small random weights repeats its last token for ever; make the layers speak
         for part in (layer.v, layer.o, layer.gate, layer.up, layer.down):
             part.weight.mul_(4)
-    save_file(dict(zip(hugging_face_sizes(sizes), weights.tensors(), strict=True)), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        dict(zip(hugging_face_sizes(sizes), weights.tensors(), strict=True)),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "torch_dtype": "float32",
         "vocab_size": sizes.vocab_size, "hidden_size": sizes.hidden_size, "intermediate_size": sizes.intermediate_size,
@@ -272,9 +294,10 @@ def write_gguf(folder: Path, file: Path, dtype: str) -> None:
     writer.add_eos_token_id(0)
     short = {
         "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     }  # fmt: skip
     for name, tensor in tensors.items():
         if name.startswith("model.layers."):
@@ -294,7 +317,7 @@ def write_gguf(folder: Path, file: Path, dtype: str) -> None:
     writer.close()
 
 
-# ---------------------------------------------------------------------------------------------- the process
+# -------------------------------------------------- the process
 
 
 def serve(name: str, folder: Path, threads: int) -> None:

@@ -21,7 +21,20 @@ def _compiled(version: int):  # type: ignore[no-untyped-def]
         if version:
             for _ in range(repeats):
                 for panel in range(0, panels, together):
-                    product(w, panel * LANES * _INNER, together, x, 0, _INNER + LANES, rows, out, 0, 4 * LANES, _INNER, ahead)
+                    product(
+                        w,
+                        panel * LANES * _INNER,
+                        together,
+                        x,
+                        0,
+                        _INNER + LANES,
+                        rows,
+                        out,
+                        0,
+                        4 * LANES,
+                        _INNER,
+                        ahead,
+                    )
 
     try:
         return njit(nogil=True, cache=True)(sweep)
@@ -30,7 +43,7 @@ def _compiled(version: int):  # type: ignore[no-untyped-def]
 
 
 def measure(threads: int, megabytes: int = 512, runs: int = 7) -> tuple[float, float]:
-    """The best of several runs: bytes/s read from an array that no cache holds, and FLOP/s on one that the cache holds."""
+    """The best of several runs: bytes/s read with no cache to help, and FLOP/s with all in the cache."""
     sweep = _compiled(_digest())
     panels = megabytes * 2**20 // (4 * LANES * _INNER) // (4 * threads) * 4
     arrays = [np.ones(panels * LANES * _INNER, dtype=np.float32) for _ in range(threads)]

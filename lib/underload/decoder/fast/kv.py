@@ -17,7 +17,9 @@ class FastKV:
 
     def __init__(self, shape: ModelShape, num_blocks: int, block_size: int) -> None:
         if num_blocks < 1 or block_size < 1:
-            raise UnderloadError(f"a cache needs at least one block of one token, got {num_blocks} blocks of {block_size}")
+            raise UnderloadError(
+                f"a cache needs at least one block of one token, got {num_blocks} blocks of {block_size}"
+            )
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._head_dim = shape.head_dim

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from underload.decoder.fast.tile import LANES
-from underload.decoder.weights import LayerWeights, LinearWeights, Weights
+from underload.decoder.weights import LayerWeights, Weights
 from underload.shapes import ModelShape
 
 _BITS = {torch.float32: torch.float32, torch.float16: torch.int16, torch.bfloat16: torch.uint16}
@@ -33,7 +33,8 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
 class Packed:
     """All matrices, flat, and all small vectors (norms, biases) as float32.
 
-    vectors, one layer: attention norm, MLP norm, biases of every q, k, v head, query norm, key norm; then the last norm.
+    vectors, one layer: attention norm, MLP norm, biases of every q, k, v head, query norm, key norm;
+    then the last norm.
     """
 
     matrices: np.ndarray
@@ -49,7 +50,9 @@ def pack(shape: ModelShape, weights: Weights) -> Packed:
     layer_matrices = hidden * head * (all_heads + heads) + 3 * inner * hidden
     layer_vectors = 2 * hidden + (all_heads + 2) * head
     vocab = wide(shape.vocab_size)
-    matrices = torch.from_numpy(np.empty(shape.num_layers * layer_matrices + vocab * hidden, dtype=_numpy_bits(weights.embed)))
+    matrices = torch.from_numpy(
+        np.empty(shape.num_layers * layer_matrices + vocab * hidden, dtype=_numpy_bits(weights.embed))
+    )
     matrices = matrices.view(weights.embed.dtype)
     vectors = torch.zeros(shape.num_layers * layer_vectors + hidden)
 
@@ -61,9 +64,9 @@ def pack(shape: ModelShape, weights: Weights) -> Packed:
             at = _put(part, hidden, out, at)
         at = _put(_heads_in(layer.o.weight, shape.head_dim, head), heads * head, out, at, rows=hidden)
         both = torch.zeros(inner // LANES, 2, LANES, hidden, dtype=out.dtype)
-        for i, part in enumerate((layer.gate, layer.up)):
+        for i, linear in enumerate((layer.gate, layer.up)):
             padded = torch.zeros(inner, hidden, dtype=out.dtype)
-            padded[: shape.intermediate_size, : shape.hidden_size] = part.weight
+            padded[: shape.intermediate_size, : shape.hidden_size] = linear.weight
             both[:, i] = padded.view(-1, LANES, hidden)
         at = _put(both.view(2 * inner, hidden), hidden, out, at)
         _put(layer.down.weight, inner, out, at, rows=hidden)

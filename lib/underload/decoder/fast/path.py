@@ -23,7 +23,9 @@ from underload.decoder.weights import Weights
 from underload.request import UnderloadError
 from underload.shapes import ModelShape
 
-STEP_ROWS = 128  # a longer batch is computed in steps of this many rows: enough to reuse each weight, few enough for the cache
+STEP_ROWS = (
+    128  # a longer batch is computed in steps of this many rows: enough to reuse each weight, few enough for the cache
+)
 _SCORES = 1 << 16  # attention scores that a thread keeps at most, unless one row alone needs more
 
 
@@ -41,7 +43,9 @@ class FastPath:
 
     name = "fast"
 
-    def __init__(self, shape: ModelShape, weights: Weights, *, threads: int | None = None, batch_invariant: bool = False) -> None:
+    def __init__(
+        self, shape: ModelShape, weights: Weights, *, threads: int | None = None, batch_invariant: bool = False
+    ) -> None:
         if threads is not None and threads < 1:
             raise UnderloadError(f"threads must be at least 1, got {threads}")
         self.shape = shape
@@ -106,7 +110,7 @@ class FastPath:
         self._release()
         self._job = self._kv = None
 
-    # ------------------------------------------------------------------------------------------ one batch
+    # -------------------------------------------------- one batch
 
     def _compute(self, batch: Batch, kv: FastKV, want: int, result: np.ndarray) -> None:
         if batch.num_tokens == 0:
@@ -123,10 +127,12 @@ class FastPath:
             first, last = i * batch.num_tokens // steps, (i + 1) * batch.num_tokens // steps
             query_lens = np.clip(np.minimum(ends, last) - np.maximum(starts, first), 0, None).astype(np.int32)
             picked = np.flatnonzero((batch.logit_rows >= first) & (batch.logit_rows < last))
-            for some in np.split(picked, range(STEP_ROWS, len(picked), STEP_ROWS)) if len(picked) > STEP_ROWS else [picked]:
+            for some in (
+                np.split(picked, range(STEP_ROWS, len(picked), STEP_ROWS)) if len(picked) > STEP_ROWS else [picked]
+            ):
                 part = result[some]
-                self._step(batch.token_ids[first:last], batch.positions[first:last], query_lens, batch.logit_rows[some] - first,
-                           batch, kv, want, part)  # fmt: skip
+                tokens, positions = batch.token_ids[first:last], batch.positions[first:last]
+                self._step(tokens, positions, query_lens, batch.logit_rows[some] - first, batch, kv, want, part)
                 result[some] = part
 
     def _step(
@@ -151,14 +157,16 @@ class FastPath:
             np.take(self._turns, positions, axis=0, out=self._row_turns[:rows])
             compiled.prepare(
                 self._control, self._plan, self._size, self._embedding, token_ids, query_lens, batch.block_tables,
-                kv.num_blocks, kv.block_size, logit_rows, self._positions, self._slots, self._segments, self._index, self._picked,
-                self._x, self._best, want, self._number, result.ctypes.data, failed,
+                kv.num_blocks, kv.block_size, logit_rows, self._positions, self._slots, self._segments,
+                self._index, self._picked, self._x, self._best, want, self._number, result.ctypes.data, failed,
             )  # fmt: skip
 
         assert self._job is not None
         self._team.run(self._job, before)
         if failed[0]:
-            raise UnderloadError(_FAILURES[int(failed[0])].format(failed[1], vocab=self.shape.vocab_size, blocks=kv.num_blocks))
+            raise UnderloadError(
+                _FAILURES[int(failed[0])].format(failed[1], vocab=self.shape.vocab_size, blocks=kv.num_blocks)
+            )
         if want == compiled.GREEDY:
             best = self._best.reshape(self.threads, -1)[:, :picks]
             ids = self._best_id.reshape(self.threads, -1)[:, :picks]
@@ -166,7 +174,7 @@ class FastPath:
             first_id = np.where(best == top, ids, np.iinfo(np.int64).max).min(axis=0)
             result[:] = np.where(np.isfinite(top), first_id, -1)
 
-    # ------------------------------------------------------------------------------------------ buffers
+    # -------------------------------------------------- buffers
 
     def _bind(self, kv: FastKV, sequences: int, context: int) -> None:
         """Have buffers for this cache and these sizes. A new set of them is a new job for the team."""
@@ -180,12 +188,18 @@ class FastPath:
             size[compiled.CONTEXT] = context
             group = shape.num_heads // shape.num_kv_heads
             size[compiled.SCRATCH] = max(_SCORES, group * (context + 8))
-            scratch = max(int(size[compiled.SCRATCH]) + compiled.SEGMENT_ROWS * group, STEP_ROWS * max(64, wide(shape.head_dim)))
+            scratch = max(
+                int(size[compiled.SCRATCH]) + compiled.SEGMENT_ROWS * group, STEP_ROWS * max(64, wide(shape.head_dim))
+            )
             self._index = np.zeros(self._sequences * context, dtype=np.int64)
             self._scratch = np.zeros((self.threads, scratch), dtype=np.float32)
         size[compiled.KV_LAYER] = kv.keys[0].size
         if self._kv is None:
-            hidden, heads, inner = wide(shape.hidden_size), shape.num_heads * wide(shape.head_dim), wide(shape.intermediate_size)
+            hidden, heads, inner = (
+                wide(shape.hidden_size),
+                shape.num_heads * wide(shape.head_dim),
+                wide(shape.intermediate_size),
+            )
 
             def rows_of(width: int) -> np.ndarray:
                 return np.zeros(STEP_ROWS * width, dtype=np.float32)
@@ -207,8 +221,9 @@ class FastPath:
         self._control = np.zeros(CONTROL_WORDS, dtype=np.int64)
         self._control[TICKET] = OVER
         rest = (
-            size, np.float32(shape.norm_eps), self._plan, self._matrices, self._vectors, self._positions, self._slots, self._segments,
-            self._index, self._picked, self._row_turns.reshape(-1), self._x, self._q, self._attended, self._hidden,
+            size, np.float32(shape.norm_eps), self._plan, self._matrices, self._vectors, self._positions,
+            self._slots, self._segments, self._index, self._picked, self._row_turns.reshape(-1),
+            self._x, self._q, self._attended, self._hidden,
             kv.keys.reshape(-1), kv.values.reshape(-1), self._best, self._best_id, self._normed, self._scratch,
         )  # fmt: skip
         with _notice_if_slow("compiling the fast path for this machine (once, some 10 s; kept for the next time)"):
@@ -224,7 +239,7 @@ class FastPath:
 
 _FAILURES = {
     compiled.BAD_TOKEN: "token id {} is outside the vocabulary of {vocab}; the prompt is from another tokenizer",
-    compiled.BAD_BLOCK: "block id {} is outside the cache of {blocks} blocks, or the block table is shorter than its context",
+    compiled.BAD_BLOCK: "block id {} is outside the cache of {blocks} blocks, or the table is shorter than its context",
     compiled.BAD_ROW: "logit row {} is outside the step",
 }
 

@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# (numba infers and checks the types of compiled functions, and they are not those of Python)
 """One step of the model, compiled: the phases, the pieces of work in each, and the ticket that hands them out.
 
 `prepare` (one thread) looks up embeddings and lays out the step; then every thread runs `work`, which takes pieces
@@ -12,7 +14,21 @@ from numba import njit
 
 from underload.decoder.fast.sync import fetch_add, give_way, load, pause, store
 from underload.decoder.fast.team import DONE, END, STOP, TICKET
-from underload.decoder.fast.tile import KEYS_AHEAD, LANES, MAX_ROWS, MIX_ROWS, bits_to_float, copy_out, get, mix, panels_at_once, product, put, scores, widened
+from underload.decoder.fast.tile import (
+    KEYS_AHEAD,
+    LANES,
+    MAX_ROWS,
+    MIX_ROWS,
+    bits_to_float,
+    copy_out,
+    get,
+    mix,
+    panels_at_once,
+    product,
+    put,
+    scores,
+    widened,
+)
 
 # Fields of `size`: fixed for a model and a cache. "Wide" sizes are rounded up to whole panels, with zeros.
 (HIDDEN, WIDE_HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDE_HEAD, INNER, LAYERS, VOCAB, LAYER_WEIGHTS, LAYER_VECTORS,
@@ -35,7 +51,7 @@ _PANELS = np.array([0] + [panels_at_once(rows) for rows in range(1, MAX_ROWS + 1
 _REORDER = {"reassoc", "nsz", "contract", "arcp"}
 
 
-# ---------------------------------------------------------------------------------------------- tickets
+# ---------------------------------------------------------------------- tickets
 # One word says everything: the phase, how many pieces it has, and the next one to take. A thread that adds 1 to it
 # owns the piece it then reads, whatever it knew before. So no thread is waited for but one that holds a piece:
 # a thread that sleeps, is late, or does not exist only helps less.
@@ -73,12 +89,12 @@ def _next_ticket(phase: int, size: np.ndarray, step: np.ndarray) -> int:
     return _ticket(END, 0)
 
 
-# ---------------------------------------------------------------------------------------------- small parts
+# ---------------------------------------------------------------------- small parts
 
 
 @njit
 def _exp(x: float) -> float:
-    """exp in float32, to 2 units in the last place, in operations that LLVM turns into vectors (libm's call it does not).
+    """exp in float32, to 2 units in the last place, in operations that LLVM makes vectors of, unlike libm's.
 
     2^n times a polynomial on the rest, with the coefficients of the Cephes library (Moshier, expf.c).
     """
@@ -96,7 +112,10 @@ def _exp(x: float) -> float:
 
 
 @njit(fastmath=_REORDER)
-def _rms_norm(x: np.ndarray, x_at: int, out: np.ndarray, out_at: int, weight: np.ndarray, weight_at: int, n: int, wide: int, eps: float) -> None:
+def _rms_norm(
+    x: np.ndarray, x_at: int, out: np.ndarray, out_at: int, weight: np.ndarray, weight_at: int, n: int, wide: int,
+    eps: float
+) -> None:  # fmt: skip
     """out = x / sqrt(mean(x^2) + eps) * weight; n values count, the rest up to `wide` is zero."""
     total = np.float32(0.0)
     for i in range(wide):
@@ -139,7 +158,7 @@ def _rotate(x: np.ndarray, at: int, turn: np.ndarray, turn_at: int, half: int) -
 
 
 @njit
-def _multiply(x, x_stride, rows, w, w_at, panels, inner, skip, out, out_stride) -> None:  # type: ignore[no-untyped-def]
+def _multiply(x, x_stride, rows, w, w_at, panels, inner, skip, out, out_stride) -> None:
     """out [rows, 16 panels] = x [rows, inner] times `panels` panels of w from `w_at`.
 
     Rows go in even groups (17 as 9 + 8); a panel stays in the cache for all of them. With few rows the memory is the
@@ -161,17 +180,28 @@ def _multiply(x, x_stride, rows, w, w_at, panels, inner, skip, out, out_stride) 
         panel += n
 
 
-# ---------------------------------------------------------------------------------------------- the pieces
+# ---------------------------------------------------------------------- the pieces
 # Put into the loop that calls them before they are compiled: on their own, each would be compiled twice.
 
 
 @njit(inline="always")
-def _project(head, layer, size, step, w, vectors, eps, normed, slots, turns, q, keys, values, scratch) -> None:  # type: ignore[no-untyped-def]
+def _project(head, layer, size, step, w, vectors, eps, normed, slots, turns, q, keys, values, scratch) -> None:
     """One head of q, k or v for all rows: product, bias, norm and rotation where the model has them, and its place."""
     wide, dim, width = size[WIDE_HIDDEN], size[HEAD_DIM], size[WIDE_HEAD]
     heads, kv_heads = size[HEADS], size[KV_HEADS]
     w_at = layer * size[LAYER_WEIGHTS] + head * width * wide
-    _multiply(normed, wide + LANES, step[ROWS], w, w_at, width // LANES, wide, (size[THREADS] - 1) * (width // LANES), scratch, width)
+    _multiply(
+        normed,
+        wide + LANES,
+        step[ROWS],
+        w,
+        w_at,
+        width // LANES,
+        wide,
+        (size[THREADS] - 1) * (width // LANES),
+        scratch,
+        width,
+    )
     vector = layer * size[LAYER_VECTORS] + 2 * wide
     is_value = head >= heads + kv_heads
     for row in range(step[ROWS]):
@@ -200,7 +230,7 @@ def _project(head, layer, size, step, w, vectors, eps, normed, slots, turns, q, 
 
 
 @njit(inline="always")
-def _attend(piece, layer, size, segments, positions, index, q, keys, values, attended, scratch) -> None:  # type: ignore[no-untyped-def]
+def _attend(piece, layer, size, segments, positions, index, q, keys, values, attended, scratch) -> None:
     """One segment (neighbouring rows of one sequence) and one KV head with all its query heads.
 
     Row by row no key or value past the row's own position is read: whatever the cache holds there cannot matter.
@@ -256,7 +286,7 @@ def _attend(piece, layer, size, segments, positions, index, q, keys, values, att
 
 
 @njit(inline="always")
-def _add_product(first, last, skip, x, x_stride, inner, rows, w, w_at, residual, stride, scratch) -> None:  # type: ignore[no-untyped-def]
+def _add_product(first, last, skip, x, x_stride, inner, rows, w, w_at, residual, stride, scratch) -> None:
     """residual[:, panels first to last] += x times these panels."""
     width = (last - first) * LANES
     _multiply(x, x_stride, rows, w, w_at + first * LANES * inner, last - first, inner, skip, scratch, width)
@@ -267,10 +297,12 @@ def _add_product(first, last, skip, x, x_stride, inner, rows, w, w_at, residual,
 
 
 @njit(inline="always")
-def _gate_up(first, last, skip, normed, stride, wide, rows, w, w_at, hidden, hidden_stride, scratch) -> None:  # type: ignore[no-untyped-def]
+def _gate_up(first, last, skip, normed, stride, wide, rows, w, w_at, hidden, hidden_stride, scratch) -> None:
     """hidden = silu(gate) * up for panels first to last of each; they lie in turn, gate 0, up 0, gate 1, up 1, ..."""
     width = (last - first) * 2 * LANES
-    _multiply(normed, stride, rows, w, w_at + first * 2 * LANES * wide, 2 * (last - first), wide, 2 * skip, scratch, width)
+    _multiply(
+        normed, stride, rows, w, w_at + first * 2 * LANES * wide, 2 * (last - first), wide, 2 * skip, scratch, width
+    )
     for row in range(rows):
         for panel in range(last - first):
             at, to = row * width + panel * 2 * LANES, row * hidden_stride + (first + panel) * LANES
@@ -280,7 +312,9 @@ def _gate_up(first, last, skip, normed, stride, wide, rows, w, w_at, hidden, hid
 
 
 @njit(inline="always")
-def _head(first, last, skip, normed, stride, wide, picks, w, w_at, vocab, want, result, best, best_id, best_at, scratch) -> None:  # type: ignore[no-untyped-def]
+def _head(
+    first, last, skip, normed, stride, wide, picks, w, w_at, vocab, want, result, best, best_id, best_at, scratch
+) -> None:
     """Logits of panels first to last: stored, or kept only where larger than this thread's best so far.
 
     A NaN becomes the best and stays it; ids beyond the vocabulary (padding) are never looked at.
@@ -300,11 +334,14 @@ def _head(first, last, skip, normed, stride, wide, picks, w, w_at, vocab, want, 
             best[best_at + row], best_id[best_at + row] = value, number
 
 
-# ---------------------------------------------------------------------------------------------- the step
+# ---------------------------------------------------------------------- the step
 
 
 @njit
-def _prepare(control, step, size, embedding, token_ids, query_lens, block_tables, num_blocks, block_size, logit_rows, positions, slots, segments, index, rows_picked, x, best, want, number, result, failed) -> None:  # type: ignore[no-untyped-def]
+def _prepare(
+    control, step, size, embedding, token_ids, query_lens, block_tables, num_blocks, block_size, logit_rows,
+    positions, slots, segments, index, rows_picked, x, best, want, number, result, failed
+) -> None:  # fmt: skip
     """Lay out a step (one thread) and offer its first phase; or say in `failed` why not, and offer nothing.
 
     `positions` [rows] is there already; `result` is the address that logits go to, [logit rows, vocab].
@@ -374,7 +411,10 @@ def _prepare(control, step, size, embedding, token_ids, query_lens, block_tables
 
 
 @njit
-def _work(thread, patience, control, size, eps, step, w, vectors, positions, slots, segments, index, rows_picked, turns, x, q, attended, hidden, keys, values, best, best_id, normed_of, scratch_of) -> None:  # type: ignore[no-untyped-def]
+def _work(
+    thread, patience, control, size, eps, step, w, vectors, positions, slots, segments, index, rows_picked, turns, x,
+    q, attended, hidden, keys, values, best, best_id, normed_of, scratch_of
+) -> None:  # fmt: skip
     """Take pieces of work until the step is over (patience 0), or until nothing came for a while or STOP is set."""
     wide, inner = size[WIDE_HIDDEN], size[INNER]
     stride = wide + LANES
@@ -409,13 +449,15 @@ def _work(thread, patience, control, size, eps, step, w, vectors, positions, slo
         if phase == size[LAYERS] * PHASES:
             kind = HEAD
 
-        if (kind == QKV or kind == GATE_UP or kind == HEAD) and normed_for != step[NUMBER] * END + phase:
+        if kind in (QKV, GATE_UP, HEAD) and normed_for != step[NUMBER] * END + phase:
             # Each thread norms its own copy: a few microseconds twice cost less than waiting for each other once more.
             normed_for = step[NUMBER] * END + phase
             weight = layer * size[LAYER_VECTORS] + (wide if kind == GATE_UP else 0)
             if kind == HEAD:
                 for pick in range(step[PICKS]):
-                    _rms_norm(x, rows_picked[pick] * stride, normed, pick * stride, vectors, weight, size[HIDDEN], wide, eps)
+                    _rms_norm(
+                        x, rows_picked[pick] * stride, normed, pick * stride, vectors, weight, size[HIDDEN], wide, eps
+                    )
             else:
                 for row in range(rows):
                     _rms_norm(x, row * stride, normed, row * stride, vectors, weight, size[HIDDEN], wide, eps)
@@ -430,7 +472,20 @@ def _work(thread, patience, control, size, eps, step, w, vectors, positions, slo
             skip = (size[THREADS] - 1) * step[FIRST_UNIT + kind]
             if kind == OUTPUT:
                 last = min(first + step[FIRST_UNIT + kind], wide // LANES)
-                _add_product(first, last, skip, attended, row_width + LANES, row_width, rows, w, at + output_at, x, stride, scratch)
+                _add_product(
+                    first,
+                    last,
+                    skip,
+                    attended,
+                    row_width + LANES,
+                    row_width,
+                    rows,
+                    w,
+                    at + output_at,
+                    x,
+                    stride,
+                    scratch,
+                )
             elif kind == GATE_UP:
                 last = min(first + step[FIRST_UNIT + kind], inner // LANES)
                 _gate_up(first, last, skip, normed, stride, wide, rows, w, at + gate_at, hidden, inner + LANES, scratch)
@@ -439,26 +494,26 @@ def _work(thread, patience, control, size, eps, step, w, vectors, positions, slo
                 _add_product(first, last, skip, hidden, inner + LANES, inner, rows, w, at + down_at, x, stride, scratch)
             else:
                 last = min(first + step[FIRST_UNIT + kind], (size[VOCAB] + LANES - 1) // LANES)
-                _head(first, last, skip, normed, stride, wide, step[PICKS], w, at, size[VOCAB], step[WANT], step[RESULT], best,
-                      best_id, thread * size[MAX_STEP_ROWS], scratch)  # fmt: skip
+                _head(first, last, skip, normed, stride, wide, step[PICKS], w, at, size[VOCAB], step[WANT],
+                      step[RESULT], best, best_id, thread * size[MAX_STEP_ROWS], scratch)  # fmt: skip
 
         if fetch_add(control, DONE, 1) + 1 == pieces:  # the last one done opens the next phase
             store(control, DONE, 0)
             store(control, TICKET, _next_ticket(phase, size, step))
 
 
-def _compiled(version: int):  # type: ignore[no-untyped-def]
+def _compiled(version: int):
     """`prepare` and `work`, kept in numba's cache where it has a folder to write to.
 
     Numba keys its cache by the text of this file and by what a function closes over. They close over `version`, a
     digest of the whole package, so that no change anywhere in it can meet code compiled before.
     """
 
-    def prepare(*args):  # type: ignore[no-untyped-def]
+    def prepare(*args):
         if version:
             _prepare(*args)
 
-    def work(*args):  # type: ignore[no-untyped-def]
+    def work(*args):
         if version:
             _work(*args)
 

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def"
 """Atomic words, and two ways to wait: the few instructions that threads need to share the work of a step."""
 
 import ctypes
@@ -7,7 +8,9 @@ from typing import Any
 
 from llvmlite import binding, ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
+
+intrinsic: Any = numba_intrinsic  # its type does not know that the first argument is numba's own
 
 _I64 = ir.IntType(64)
 _X86, _ARM = platform.machine() in ("x86_64", "AMD64"), platform.machine() in ("aarch64", "arm64")
@@ -29,30 +32,30 @@ def _external(builder: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Type)
 
 
 @intrinsic
-def fetch_add(typingctx, words, index, amount):  # type: ignore[no-untyped-def]
+def fetch_add(typingctx, words, index, amount):
     """Add to an int64 word; return what it held before."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.atomic_rmw("add", _word(context, builder, signature, args), args[2], "seq_cst")
 
     return types.int64(words, types.int64, types.int64), codegen
 
 
 @intrinsic
-def load(typingctx, words, index):  # type: ignore[no-untyped-def]
+def load(typingctx, words, index):
     """Read an int64 word that other threads write."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.load_atomic(_word(context, builder, signature, args), "seq_cst", 8, typ=_I64)
 
     return types.int64(words, types.int64), codegen
 
 
 @intrinsic
-def store(typingctx, words, index, value):  # type: ignore[no-untyped-def]
+def store(typingctx, words, index, value):
     """Write an int64 word that other threads read; all earlier writes are seen before it."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         builder.store_atomic(args[2], _word(context, builder, signature, args), "seq_cst", 8)
         return context.get_dummy_value()
 
@@ -60,10 +63,10 @@ def store(typingctx, words, index, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def pause(typingctx):  # type: ignore[no-untyped-def]
+def pause(typingctx):
     """Tell the core that this is a waiting loop, where it has an instruction for that."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         if _X86:
             builder.call(_external(builder, "llvm.x86.sse2.pause", ir.VoidType()), [])
         elif _ARM:
@@ -74,10 +77,10 @@ def pause(typingctx):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def give_way(typingctx):  # type: ignore[no-untyped-def]
+def give_way(typingctx):
     """Let another thread of this machine run, if one waits."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         builder.call(_external(builder, "underload_yield", ir.IntType(32)), [])
         return context.get_dummy_value()
 

@@ -41,7 +41,8 @@ class Team:
         self._asleep = [False] * self.threads
         self._wake = [threading.Semaphore(0) for _ in range(self.threads)]
         self._helpers = [
-            threading.Thread(target=self._help, args=(i,), name=f"underload-{i}", daemon=True) for i in range(1, self.threads)
+            threading.Thread(target=self._help, args=(i,), name=f"underload-{i}", daemon=True)
+            for i in range(1, self.threads)
         ]
         for helper in self._helpers:
             helper.start()
@@ -81,7 +82,7 @@ class Team:
             self._job[1][STOP] = 1
 
     def _recover(self) -> None:
-        """In a forked child there are no threads but the one that forked, and a step half done elsewhere is nobody's."""
+        """A forked child has no threads but the one that forked, and a step half done elsewhere is nobody's."""
         if self._job is not None:
             self._job[1][TICKET] = OVER
             self._job = None

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def"
 """The inner loops, as LLVM IR: what a compiler does not find by itself, and nothing else.
 
 Everything is made of one register tile: R rows of x times Q panels of 16 weights, R x Q vector accumulators.
@@ -17,7 +18,9 @@ from typing import Any
 
 from llvmlite import binding, ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
+
+intrinsic: Any = numba_intrinsic  # its type does not know that the first argument is numba's own
 
 LANES = 16  # outputs in a panel
 
@@ -39,7 +42,7 @@ def panels_at_once(rows: int) -> int:
     return max(1, min(4 if rows < 4 else 2, _MAX_TILE // rows))
 
 
-# ---------------------------------------------------------------------------------------------- emitting
+# -------------------------------------------------- emitting
 
 
 def _named(module: ir.Module, name: str, result: ir.Type, *args: ir.Type) -> ir.Function:
@@ -95,8 +98,14 @@ def _weights(builder: ir.IRBuilder, address: ir.Value, storage: str) -> ir.Value
 _ELEMENT = {"float32": _F32, "float16": _I16, "bfloat16": _I16}
 
 
-def _loop(builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, carried: list[ir.Value],
-          body: Callable[[ir.IRBuilder, ir.Value, list[ir.Value]], list[ir.Value]]) -> list[ir.Value]:
+def _loop(
+    builder: ir.IRBuilder,
+    start: ir.Value,
+    stop: ir.Value,
+    step: int,
+    carried: list[ir.Value],
+    body: Callable[[ir.IRBuilder, ir.Value, list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
     """for i in range(start, stop, step): carried = body(i, carried); the carried values live in registers."""
     before = builder.block
     head, inside, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
@@ -127,7 +136,7 @@ def _function(module: ir.Module, name: str, *args: ir.Type) -> tuple[ir.Function
     return function, ir.IRBuilder(function.append_basic_block("entry"))
 
 
-# ---------------------------------------------------------------------------------------------- the tile
+# -------------------------------------------------- the tile
 
 
 def _product_tile(module: ir.Module, rows: int, panels: int, storage: str) -> ir.Function:
@@ -152,7 +161,10 @@ def _product_tile(module: ir.Module, rows: int, panels: int, storage: str) -> ir
                 _prefetch(builder, _at(builder, panel[p], builder.add(there, _I64(line * 4 * LANES // lines)), element))
         for step in range(4):
             here = builder.add(k, _I64(step))
-            ws = [_weights(builder, _at(builder, panel[p], builder.mul(here, _I64(LANES)), element), storage) for p in range(panels)]
+            ws = [
+                _weights(builder, _at(builder, panel[p], builder.mul(here, _I64(LANES)), element), storage)
+                for p in range(panels)
+            ]
             for r in range(rows):
                 xs = _broadcast(builder, _load(builder, _at(builder, x_row[r], here), _F32))
                 for p in range(panels):
@@ -178,7 +190,9 @@ def _mix_tile(module: ir.Module, rows: int, panels: int) -> ir.Function:
     v, index, x, x_stride, out, out_stride, start, stop = function.args
     x_row = [_at(builder, x, builder.mul(_I64(r), x_stride)) for r in range(rows)]
     out_at = [
-        _at(builder, _at(builder, out, builder.mul(_I64(r), out_stride)), p * LANES) for r in range(rows) for p in range(panels)
+        _at(builder, _at(builder, out, builder.mul(_I64(r), out_stride)), p * LANES)
+        for r in range(rows)
+        for p in range(panels)
     ]
 
     def step(builder: ir.IRBuilder, t: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
@@ -198,7 +212,7 @@ def _mix_tile(module: ir.Module, rows: int, panels: int) -> ir.Function:
 
 
 def _scores(module: ir.Module) -> ir.Function:
-    """out[r, t] = sum over d of q[r, d] k[index[t] + d], for 8 tokens t from `start`; d up to `width`, a multiple of 16.
+    """out[r, t] = sum over d of q[r, d] k[index[t] + d], for 8 tokens t from `start`; `width` a multiple of 16.
 
     Eight sums of eight lanes each, then folded: the lanes of all eight are added in pairs until one vector holds
     the eight totals. One query after the other; the eight keys stay in the first-level cache meanwhile.
@@ -212,14 +226,17 @@ def _scores(module: ir.Module) -> ir.Function:
     function, builder = _function(module, name, _PTR, _PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _I64, _I64)
     k, v, index, q, q_stride, rows, out, out_stride, start, width = function.args
     keys = [
-        _at(builder, k, _load(builder, _at(builder, index, builder.add(start, _I64(i)), _I64), _I64)) for i in range(_HALF)
+        _at(builder, k, _load(builder, _at(builder, index, builder.add(start, _I64(i)), _I64), _I64))
+        for i in range(_HALF)
     ]
     for i in range(_HALF):
         later = _load(builder, _at(builder, index, builder.add(start, _I64(i + KEYS_AHEAD)), _I64), _I64)
         now = _load(builder, _at(builder, index, builder.add(start, _I64(i)), _I64), _I64)
         for address in (_at(builder, k, later), _at(builder, v, now)):
 
-            def ask(builder: ir.IRBuilder, d: ir.Value, _: list[ir.Value], address: ir.Value = address) -> list[ir.Value]:
+            def ask(
+                builder: ir.IRBuilder, d: ir.Value, _: list[ir.Value], address: ir.Value = address
+            ) -> list[ir.Value]:
                 _prefetch(builder, _at(builder, address, d))
                 return []
 
@@ -233,7 +250,10 @@ def _scores(module: ir.Module) -> ir.Function:
             for half in (0, _HALF):
                 here = builder.add(d, _I64(half))
                 qs = _load(builder, _at(builder, query, here), _HALF_VECTOR)
-                acc = [_fma(builder, qs, _load(builder, _at(builder, keys[i], here), _HALF_VECTOR), acc[i]) for i in range(_HALF)]
+                acc = [
+                    _fma(builder, qs, _load(builder, _at(builder, keys[i], here), _HALF_VECTOR), acc[i])
+                    for i in range(_HALF)
+                ]
             return acc
 
         sums = _loop(builder, _I64(0), width, 2 * _HALF, [zero] * _HALF, step)
@@ -249,26 +269,28 @@ def _scores(module: ir.Module) -> ir.Function:
 
 
 def _fold(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Lanes of a added in pairs, then those of b: a0+a1, a2+a3, ..., b0+b1, ... Three folds of eight vectors end sorted."""
+    """Lanes of a added in pairs, then those of b: a0+a1, a2+a3, ..., b0+b1, ... Done thrice, eight end sorted."""
     shuffle = ir.VectorType(_I32, _HALF)
     even = builder.shuffle_vector(a, b, ir.Constant(shuffle, list(range(0, 2 * _HALF, 2))))
     odd = builder.shuffle_vector(a, b, ir.Constant(shuffle, list(range(1, 2 * _HALF, 2))))
     return builder.fadd(even, odd)
 
 
-# ---------------------------------------------------------------------------------------------- called from numba
+# -------------------------------------------------- called from numba
 
 
 def _storage(array: types.Array) -> str:
     """The format of weights by the array that holds their bits: int16 is float16, uint16 is bfloat16."""
-    return {types.float32: "float32", types.int16: "float16", types.uint16: "bfloat16"}[array.dtype]
+    return {"float32": "float32", "int16": "float16", "uint16": "bfloat16"}[str(array.dtype)]
 
 
 def _data(context: Any, builder: ir.IRBuilder, array: types.Array, value: ir.Value) -> ir.Value:
     return context.make_array(array)(context, builder, value).data
 
 
-def _choose(builder: ir.IRBuilder, rows: ir.Value, most: int, panels: ir.Value, call: Callable[[int, int], None]) -> None:
+def _choose(
+    builder: ir.IRBuilder, rows: ir.Value, most: int, panels: ir.Value, call: Callable[[int, int], None]
+) -> None:
     """Branch to the tile for `rows`, 1 to `most`, and `panels`, 1 to panels_at_once(rows)."""
     after = builder.append_basic_block("done")
     switch = builder.switch(builder.add(builder.mul(rows, _I64(8)), panels), after)
@@ -283,11 +305,24 @@ def _choose(builder: ir.IRBuilder, rows: ir.Value, most: int, panels: ir.Value, 
 
 
 @intrinsic
-def product(typingctx, w, w_at, panels, x, x_at, x_stride, rows, out, out_at, out_stride, inner, ahead):  # type: ignore[no-untyped-def]
-    """out[r, 16 p + j] = sum over k < inner of x[r, k] w[p, k, j], for 1 to MAX_ROWS rows; arrays flat, `_at` their start."""
-    signature = types.void(w, types.int64, types.int64, x, types.int64, types.int64, types.int64, out, types.int64, types.int64, types.int64, types.int64)
+def product(typingctx, w, w_at, panels, x, x_at, x_stride, rows, out, out_at, out_stride, inner, ahead):
+    """out[r, 16 p + j] = sum over k < inner of x[r, k] w[p, k, j], 1 to MAX_ROWS rows; flat arrays from `_at` on."""
+    signature = types.void(
+        w,
+        types.int64,
+        types.int64,
+        x,
+        types.int64,
+        types.int64,
+        types.int64,
+        out,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+    )
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         storage = _storage(w)
         data_w = _at(builder, _data(context, builder, w, args[0]), args[1], _ELEMENT[storage])
         data_x = _at(builder, _data(context, builder, x, args[3]), args[4])
@@ -305,12 +340,14 @@ def product(typingctx, w, w_at, panels, x, x_at, x_stride, rows, out, out_at, ou
 
 
 @intrinsic
-def mix(typingctx, v, v_at, panels, index, index_at, x, x_at, x_stride, rows, out, out_at, out_stride, start, stop):  # type: ignore[no-untyped-def]
+def mix(
+    typingctx, v, v_at, panels, index, index_at, x, x_at, x_stride, rows, out, out_at, out_stride, start, stop
+):  # fmt: skip
     """out[r, 16 p + j] += sum over start <= t < stop of x[r, t] v[index[t] + 16 p + j], for 1 to MIX_ROWS rows."""
     i = types.int64
     signature = types.void(v, i, i, index, i, x, i, i, i, out, i, i, i, i)
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         data_v = _at(builder, _data(context, builder, v, args[0]), args[1])
         data_index = _at(builder, _data(context, builder, index, args[3]), args[4], _I64)
         data_x = _at(builder, _data(context, builder, x, args[5]), args[6])
@@ -328,12 +365,14 @@ def mix(typingctx, v, v_at, panels, index, index_at, x, x_at, x_stride, rows, ou
 
 
 @intrinsic
-def scores(typingctx, k, k_at, v, index, index_at, q, q_at, q_stride, rows, out, out_at, out_stride, start, width):  # type: ignore[no-untyped-def]
-    """out[r, t] = sum over d < width of q[r, d] k[index[t] + d], for the 8 tokens t from `start` and any number of rows."""
+def scores(
+    typingctx, k, k_at, v, index, index_at, q, q_at, q_stride, rows, out, out_at, out_stride, start, width
+):  # fmt: skip
+    """out[r, t] = sum over d < width of q[r, d] k[index[t] + d], for 8 tokens t from `start`, any number of rows."""
     i = types.int64
     signature = types.void(k, i, v, index, i, q, i, i, i, out, i, i, i, i)
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         data_k = _at(builder, _data(context, builder, k, args[0]), args[1])
         data_v = _at(builder, _data(context, builder, v, args[2]), args[1])
         data_index = _at(builder, _data(context, builder, index, args[3]), args[4], _I64)
@@ -347,10 +386,10 @@ def scores(typingctx, k, k_at, v, index, index_at, q, q_at, q_stride, rows, out,
 
 
 @intrinsic
-def widened(typingctx, array, index):  # type: ignore[no-untyped-def]
+def widened(typingctx, array, index):
     """One stored weight as a float32."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         storage = _storage(array)
         address = _at(builder, _data(context, builder, array, args[0]), args[1], _ELEMENT[storage])
         if storage == "float32":
@@ -363,21 +402,21 @@ def widened(typingctx, array, index):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def bits_to_float(typingctx, bits):  # type: ignore[no-untyped-def]
+def bits_to_float(typingctx, bits):
     """The float32 that these 32 bits are."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], _F32)
 
     return types.float32(types.int32), codegen
 
 
 @intrinsic
-def copy_out(typingctx, address, at, array, array_at, n):  # type: ignore[no-untyped-def]
+def copy_out(typingctx, address, at, array, array_at, n):
     """Copy n float32 values of an array to `at` values after a memory address."""
     signature = types.void(types.int64, types.int64, array, types.int64, types.int64)
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         target = _at(builder, builder.inttoptr(args[0], _PTR), args[1])
         source = _at(builder, _data(context, builder, array, args[2]), args[3])
         function = _named(builder.module, "llvm.memcpy.p0.p0.i64", ir.VoidType(), _PTR, _PTR, _I64, ir.IntType(1))
@@ -388,21 +427,24 @@ def copy_out(typingctx, address, at, array, array_at, n):  # type: ignore[no-unt
 
 
 @intrinsic
-def get(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """array[index] for an index known to be inside. Indexing as Python means it, from the end for negative numbers, is a
-    branch an element, and keeps LLVM from making vectors of a loop."""
+def get(typingctx, array, index):
+    """array[index] for an index known to be inside.
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    Indexing as Python means it, from the end for negative numbers, is a branch an element, and keeps LLVM from making
+    vectors of a loop.
+    """
+
+    def codegen(context, builder, signature, args):
         return _load(builder, _at(builder, _data(context, builder, array, args[0]), args[1]), _F32)
 
     return types.float32(array, types.int64), codegen
 
 
 @intrinsic
-def put(typingctx, array, index, value):  # type: ignore[no-untyped-def]
+def put(typingctx, array, index, value):
     """array[index] = value for an index known to be inside."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         _store(builder, args[2], _at(builder, _data(context, builder, array, args[0]), args[1]))
         return context.get_dummy_value()
 
