@@ -1,0 +1,4 @@
+"""What the labs' tasks start from: stored measurements, checks that say what is wrong with a value, pictures.
+
+One module a lab, named as the lab's file is. Torch-free: a lab's set-up cell brings the real decoder.
+"""
