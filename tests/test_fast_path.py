@@ -339,6 +339,15 @@ def test_what_is_not_supported_is_said():
         model_of().new_kv(0, 16)
 
 
+def test_without_numba_auto_is_the_plain_path(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)  # importing it fails now
+    assert "numba" in unsupported(BASE, torch.device("cpu"), torch.float32)
+    weights = weights_of(BASE)
+    assert model_of(path="auto", weights=weights).path == "plain"
+    with pytest.raises(UnderloadError, match="cannot run tiny here: numba .* path='plain'"):
+        model_of(path="fast", weights=weights)
+
+
 # -------------------------------------------------- packing
 
 

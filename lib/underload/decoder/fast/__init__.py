@@ -20,6 +20,7 @@ Reading order:
     team.py     helper threads that come and go; a step never depends on one
     kv.py       the cache [layers, blocks, block_size, kv_heads, head_dim], float32
     path.py     FastPath: buffers, steps of at most 128 rows, errors
+    support.py  where it can run
     ceiling.py  the fastest reading and multiplying that this tile does here
 
 Work is handed out by one atomic word, the ticket, which holds phase, number of pieces and next piece: adding 1 to it
@@ -47,6 +48,20 @@ house layout read in place costs two shuffles and an addition for eight lanes, a
 Not done: splitting one sequence's context over threads, so a single long sequence uses at most kv_heads of them.
 """
 
-from underload.decoder.fast.path import FastPath, unsupported
+from typing import TYPE_CHECKING, Any
+
+from underload.decoder.fast.support import unsupported
+
+if TYPE_CHECKING:
+    from underload.decoder.fast.path import FastPath
 
 __all__ = ["FastPath", "unsupported"]
+
+
+def __getattr__(name: str) -> Any:
+    """FastPath on first use: it needs numba, and asking whether it is supported must not."""
+    if name != "FastPath":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from underload.decoder.fast.path import FastPath
+
+    return FastPath

@@ -256,14 +256,3 @@ class _notice_if_slow:
 
     def __exit__(self, *_: Any) -> None:
         self._timer.cancel()
-
-
-def unsupported(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the fast path cannot run this model, or None if it can."""
-    if device.type != "cpu":
-        return f"it runs on a CPU, not on {device.type}"
-    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        return f"weights must be float32, float16 or bfloat16, not {str(dtype).removeprefix('torch.')}"
-    if sys.byteorder != "little":
-        return "it assumes a little-endian machine"
-    return None

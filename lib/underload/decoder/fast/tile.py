@@ -13,11 +13,13 @@ the same alone and in any company. Vectors are 16 floats wide for every machine;
 two AVX2 or four NEON registers, and `MAX_TILE` says how many accumulators then fit.
 """
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
 from llvmlite import binding, ir
 from numba import types
+from numba.core import config
 from numba.extending import intrinsic as numba_intrinsic
 
 intrinsic: Any = numba_intrinsic  # its type does not know that the first argument is numba's own
@@ -31,7 +33,17 @@ _HALF = 8  # lanes of the score kernel: 8 keys at a time
 _HALF_VECTOR = ir.VectorType(_F32, _HALF)
 _PTR = ir.PointerType()
 
-_WIDE = binding.get_host_cpu_features().get("avx512f", False)
+
+def _has(feature: str) -> bool:
+    """Whether the processor that numba compiles for has it; as told by numba's settings, or found."""
+    told = getattr(config, "CPU_FEATURES", None)
+    if told is not None:
+        return f"+{feature}" in told.split(",")
+    return bool(binding.get_host_cpu_features().get(feature, False))
+
+
+HAS_FMA = platform.machine() not in ("x86_64", "AMD64") or _has("fma")
+_WIDE = _has("avx512f")
 MAX_ROWS = 16 if _WIDE else 6
 MIX_ROWS = 4  # query heads that share a value; fewer tiles are compiled faster
 _MAX_TILE = 24 if _WIDE else 6  # accumulators of 16 floats: 24 of 32 registers, or 6 x 2 of 16
