@@ -11,6 +11,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -570,7 +571,7 @@ def test_the_collision_never_interpolates() -> None:
 
 
 def test_the_collision_draws_every_user_and_the_live_point() -> None:
-    picture = figures.collision(recording(), live=(2, 3.5), reading_pace=0.19)
+    picture = figures.collision(recording(), live=(2, 3.5))
     data = data_of(picture)
     for frame in data["frames"]:
         rows = [
@@ -584,6 +585,16 @@ def test_the_collision_draws_every_user_and_the_live_point() -> None:
     assert [(item["x"], item["y"]) for item in live] == [([2], [3500])]
     assert picture.data is not None
     assert picture.data["the machine writes (tokens/s)"] == [20 / 35, 20 / 29, 20 / 23]
+
+
+def test_the_cover_is_a_file_of_its_own_in_both_themes() -> None:
+    svg = landing.cover(recording())
+    root = ElementTree.fromstring(svg)
+    assert root.tag.endswith("svg") and root.get("aria-label")
+    used = set(re.findall(r"var\((--ul-[a-z]+)\)", svg))
+    assert used and used <= set(re.findall(r"(--ul-[a-z]+):", svg)), "every colour is defined in the file"
+    assert "prefers-color-scheme:dark" in svg
+    assert landing.cover(recording()) == svg
 
 
 def test_the_recorded_collision_is_whole() -> None:

@@ -1,6 +1,7 @@
 """Fifty users at once, in groups of every size: the recorded run behind the landing page's figure.
 
     python tests/benchmarks/collision.py --out chapters/data/collision.json      some minutes, on a quiet machine
+    python tests/benchmarks/collision.py --draw chapters/data/collision.json     the README's picture of it
     python tests/benchmarks/collision.py --quick                                 seconds; prints, stores nothing
 
 For each batch size B, B users with a prompt each are served together by the naive loop (`underload.decoder.generate`):
@@ -24,6 +25,7 @@ import torch
 from step_time import others
 
 from underload.decoder import Model, generate, load_model, machine
+from underload.figures.landing import cover
 from underload.request import SamplingParams
 
 USERS = 50
@@ -53,7 +55,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", default="shape:smollm2-135m")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--draw", type=Path, help="write chapters/_static/collision.svg from this stored measurement")
     options = parser.parse_args(argv)
+    if options.draw:
+        picture = Path(__file__).parents[2] / "chapters" / "_static" / "collision.svg"
+        picture.write_text(cover(json.loads(options.draw.read_text(encoding="utf-8"))), encoding="utf-8")
+        return 0
     torch.set_num_threads(options.threads)
     users, batches, prompt, output, rounds = USERS, BATCHES, PROMPT, OUTPUT, options.rounds
     if options.quick:

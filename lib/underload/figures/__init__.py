@@ -32,7 +32,7 @@ from underload.figures.palette import COLORS, FAMILIES, LOOKS, FigureError, Look
 from underload.figures.pen import Pen, drawing
 from underload.figures.plot import Axis, Panel
 from underload.figures.still import Picture
-from underload.figures.style import axes, show, style
+from underload.figures.style import axes, show, style, svg_file
 from underload.figures.wording import number, quantity
 
 __all__ = [
@@ -69,5 +69,6 @@ __all__ = [
     "show",
     "stage_bar",
     "style",
+    "svg_file",
     "token_strip",
 ]

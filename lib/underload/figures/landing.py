@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from underload.figures.moving import Bar, Commit, Curve, Frame, Mark, Number, Rule, Slider, moving_figure
-from underload.figures.palette import FigureError
+from underload.figures.moving import Bar, Commit, Curve, Frame, Mark, Number, Slider, moving_figure
+from underload.figures.palette import FigureError, look
 from underload.figures.plot import Axis, Panel
 from underload.figures.still import Picture
+from underload.figures.style import axes, svg_file
 from underload.figures.wording import quantity
 
 
@@ -88,7 +89,6 @@ def collision(
     recording: Mapping[str, Any],
     *,
     live: tuple[int, float] | None = None,
-    reading_pace: float = 0.0,
     caption: str = "",
     name: str | None = "collision",
 ) -> Picture:
@@ -97,7 +97,6 @@ def collision(
     Args:
         recording: what tests/benchmarks/collision.py stores.
         live: (batch size, s a step) measured just now, drawn beside the recorded curve.
-        reading_pace: s a token at which a person reads; a line to hold the step time against.
         caption: what to see in it.
 
     Raises:
@@ -112,7 +111,6 @@ def collision(
     step_curve = Curve("time to a user's next token", batches, steps, look="latency", panel=1, legend=False)
     rate_curve = Curve("tokens a second, all users together", batches, rates, look="throughput", panel=2, legend=False)
     between = _boundaries(users, served[batches[0]].done if batches else 1.0)
-    pace = [Rule(y=reading_pace * 1e3, label="as fast as you read", panel=1)] if reading_pace else []
     again = [Curve("measured again just now", [live[0]], [live[1] * 1e3], look="live", panel=1)] if live else []
 
     def frame(batch: int) -> Frame:
@@ -129,15 +127,14 @@ def collision(
         return Frame(
             bars=bars,
             curves=[between, step_curve, rate_curve, *again],
-            rules=pace,
             marks=[
                 Mark(batch, step * 1e3, look="latency", panel=1),
                 Mark(batch, run.throughput, look="throughput", panel=2),
             ],
             numbers=[
-                Number("last in line: first token after", run.last_first_token, "s", look="queue"),
+                Number("first in line: answered after", run.groups[0].seconds, "s"),
+                Number("last in line: answered after", run.done, "s"),
                 Number("once served: a token every", step, "s", look="latency"),
-                Number(f"all {users} done after", run.done, "s"),
                 Number("the machine writes", run.throughput, "tokens/s", look="throughput"),
             ],
             says=_says(run, users),
@@ -182,6 +179,32 @@ def collision(
             button="Serve them",
         ),
         name=name,
+    )
+
+
+def cover(recording: Mapping[str, Any]) -> str:
+    """The two curves of the collision as the text of an SVG file, for where nothing moves."""
+    users, tokens = recording["users"], recording["output_tokens"]
+    recorded, batches = groups(recording), list(recording["batch_sizes"])
+    figure, (left, right) = axes(
+        xlabel="batch size",
+        ylabel=("a user's next token takes", "all users together get"),
+        yunit=("ms", "tokens/s"),
+        xlog=True,
+        cols=2,
+        width=9.2,
+        height=3.3,
+    )
+    left.plot(batches, [recorded[b].step * 1e3 for b in batches], **look("latency"))
+    right.plot(batches, [serve(recorded, b, users, tokens).throughput for b in batches], **look("throughput"))
+    for panel in (left, right):
+        panel.set_xticks(_few(batches), [str(b) for b in _few(batches)])
+        panel.set_ylim(bottom=0)
+    left.set_title("The user wants a small batch", color=look("latency")["color"])
+    right.set_title("The machine wants a large one", color=look("throughput")["color"])
+    return svg_file(
+        figure,
+        alt=f"Batch size against the time to a user's next token and against the tokens a second of all {users} users.",
     )
 
 

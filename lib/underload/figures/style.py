@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from underload.figures.palette import COLORS, LOOKS, FigureError, ink
+from underload.figures.palette import COLORS, LOOKS, FigureError, css_variables, ink
 from underload.figures.still import Picture, columns_of_lines, still
 
 if TYPE_CHECKING:
@@ -172,6 +172,25 @@ def show(figure: Figure, *, alt: str, caption: str = "", data: Any = None, name:
     return still(
         themed_svg(buffer.getvalue(), alt), alt=alt, caption=caption, data=data, name=name, kind="ul-still ul-plot"
     )
+
+
+def svg_file(figure: Figure, *, alt: str) -> str:
+    """A matplotlib figure as the text of an SVG file of its own, for a README: it follows the reader's system theme.
+
+    Raises:
+        FigureError: an empty `alt`.
+    """
+    svg = show(figure, alt=alt).html.split("</style>", 1)[1].removesuffix("</figure>")
+    light, dark = css_variables(dark=False), css_variables(dark=True)
+    rules = (
+        f"svg{{{light}background:var(--ul-surface);font-family:system-ui,sans-serif}}"
+        f"@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
+    )
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    assert size is not None
+    width, height = (round(float(v) * 4 / 3) for v in size.groups())
+    head, rest = svg.split(">", 1)
+    return f'{head} width="{width}" height="{height}"><style>{rules}</style>{rest}\n'
 
 
 def _close(figure: Figure) -> None:
