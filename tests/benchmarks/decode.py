@@ -150,7 +150,7 @@ def summarise(row: dict[str, Any], ceilings: dict[str, float], prompt: int, new:
 
 
 def table(rows: list[dict[str, Any]], quantity: str) -> str:
-    """Engines across, batch sizes down; the last column is ours over the best float32 peer."""
+    """Engines across, batch sizes down; then ours over the best float32 peer, and what part of the roofline decoding is."""
     engines = list(dict.fromkeys(row["engine"] for row in rows))
     lines = [
         "| model | B | " + " | ".join(engines) + " | underload / best float32 peer | of roofline |",
@@ -163,7 +163,8 @@ def table(rows: list[dict[str, Any]], quantity: str) -> str:
                 continue
             peers = [here[name][quantity] for name in FLOAT32_PEERS if name in here]
             ratio = f"{here[OURS][quantity] / max(peers):.2f}" if peers and OURS in here else "-"
-            roof = f"{here[OURS]['of_roofline']:.2f}" if OURS in here else "-"
+            decoding = quantity.startswith("decode") and OURS in here
+            roof = f"{here[OURS]['of_roofline']:.2f}" if decoding else "-"
             lines.append(
                 f"| {label} | {batch} | "
                 + " | ".join(f"{here[name][quantity]:.0f}" for name in engines)
