@@ -131,7 +131,8 @@ def summarise(row: dict[str, Any], ceilings: dict[str, float], prompt: int, new:
     row["quiet_runs"] = len(quiet)
     kept = quiet or range(len(row["other_load"]))
     first = median(row["first_seconds"][i] for i in kept)
-    decode = [row["all_seconds"][i] - row["first_seconds"][i] for i in kept]
+    # On a busy machine the one token can take longer than all 64 in another moment: such a pair says nothing.
+    decode = [max(row["all_seconds"][i] - row["first_seconds"][i], 0.0) or float("inf") for i in kept]
     tokens = batch * (new - 1)
     row["decode_tokens_per_second"] = round(tokens / median(decode), 1)
     row["decode_range"] = [round(tokens / max(decode), 1), round(tokens / min(decode), 1)]
@@ -150,7 +151,7 @@ def summarise(row: dict[str, Any], ceilings: dict[str, float], prompt: int, new:
 
 
 def table(rows: list[dict[str, Any]], quantity: str) -> str:
-    """Engines across, batch sizes down; then ours over the best float32 peer, and what part of the roofline decoding is."""
+    """Engines across, batch sizes down; then ours over the best float32 peer, and our decoding's part of the roofline."""
     engines = list(dict.fromkeys(row["engine"] for row in rows))
     lines = [
         "| model | B | " + " | ".join(engines) + " | underload / best float32 peer | of roofline |",
