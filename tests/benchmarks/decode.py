@@ -151,7 +151,7 @@ def summarise(row: dict[str, Any], ceilings: dict[str, float], prompt: int, new:
 
 
 def table(rows: list[dict[str, Any]], quantity: str) -> str:
-    """Engines across, batch sizes down; then ours over the best float32 peer, and our decoding's part of the roofline."""
+    """Engines across, batch sizes down; then ours over the best float32 peer, and decoding's part of the roofline."""
     engines = list(dict.fromkeys(row["engine"] for row in rows))
     lines = [
         "| model | B | " + " | ".join(engines) + " | underload / best float32 peer | of roofline |",
