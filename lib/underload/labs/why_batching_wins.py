@@ -321,13 +321,13 @@ def draw_step_times(
     for variant, (name_of, curve) in enumerate((others or {}).items(), start=1):
         xs = sorted(curve)
         ax.plot(xs, [curve[x] * 1e3 for x in xs], **figures.look("recorded", variant=variant), label=name_of)
+    # A live point taken on a busy machine must not squeeze the recorded ones flat: it is drawn at the edge, with its value.
+    top = 1.1e3 * max([*measured.values(), *(s for curve in (others or {}).values() for s in curve.values())])
     if live:
-        ax.plot(
-            list(live),
-            [seconds * 1e3 for seconds in live.values()],
-            **figures.look("live"),
-            label="measured again just now",
-        )
+        ms = [seconds * 1e3 for seconds in live.values()]
+        said = "measured again just now" + (f", above the picture: {max(ms):.0f} ms" if max(ms) > top else "")
+        ax.plot(list(live), [min(value, top) for value in ms], **figures.look("live"), label=said, clip_on=False)
+        ax.set_ylim(top=max(top, *(min(value, top) for value in ms)))
     ax.set_ylim(bottom=0)
     ticks = [size for size in sizes if size & (size - 1) == 0]
     ax.set_xticks(ticks, [str(size) for size in ticks])
