@@ -321,7 +321,7 @@ def draw_step_times(
     for variant, (name_of, curve) in enumerate((others or {}).items(), start=1):
         xs = sorted(curve)
         ax.plot(xs, [curve[x] * 1e3 for x in xs], **figures.look("recorded", variant=variant), label=name_of)
-    # A live point taken on a busy machine must not squeeze the recorded ones flat: it is drawn at the edge, with its value.
+    # A live point taken on a busy machine must not squeeze the recorded ones flat: it is drawn at the edge, in words.
     top = 1.1e3 * max([*measured.values(), *(s for curve in (others or {}).values() for s in curve.values())])
     if live:
         ms = [seconds * 1e3 for seconds in live.values()]
