@@ -587,6 +587,14 @@ def test_the_collision_draws_every_user_and_the_live_point() -> None:
     assert picture.data["the machine writes (tokens/s)"] == [20 / 35, 20 / 29, 20 / 23]
 
 
+def test_a_live_point_beyond_the_recorded_ones_keeps_the_plot_and_says_its_value() -> None:
+    busy = data_of(figures.collision(recording(), live=(2, 60.0)))
+    quiet = data_of(figures.collision(recording(), live=(2, 3.5)))
+    assert busy["panels"] == quiet["panels"]
+    (mark,) = (item for item in busy["pool"] if item["look"] == "live")
+    assert mark["label"] == "measured just now: 60 s ↑" and not mark["pin"]
+
+
 def test_the_cover_is_a_file_of_its_own_in_both_themes() -> None:
     svg = landing.cover(recording())
     root = ElementTree.fromstring(svg)

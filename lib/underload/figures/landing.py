@@ -111,7 +111,8 @@ def collision(
     step_curve = Curve("time to a user's next token", batches, steps, look="latency", panel=1, legend=False)
     rate_curve = Curve("tokens a second, all users together", batches, rates, look="throughput", panel=2, legend=False)
     between = _boundaries(users, served[batches[0]].done if batches else 1.0)
-    again = [Curve("measured again just now", [live[0]], [live[1] * 1e3], look="live", panel=1)] if live else []
+    ceiling = 1.15 * max(steps)
+    again, off = _again(live, ceiling)
 
     def frame(batch: int) -> Frame:
         run, step = served[batch], recorded[batch].step
@@ -128,6 +129,7 @@ def collision(
             bars=bars,
             curves=[between, step_curve, rate_curve, *again],
             marks=[
+                *off,
                 Mark(batch, step * 1e3, look="latency", panel=1),
                 Mark(batch, run.throughput, look="throughput", panel=2),
             ],
@@ -165,7 +167,9 @@ def collision(
                 grid=False,
             ),
             Panel(
-                Axis("batch size", log=True, ticks=_few(batches)), Axis("a user's next token takes", "ms"), half=True
+                Axis("batch size", log=True, ticks=_few(batches)),
+                Axis("a user's next token takes", "ms", limits=(0, ceiling)),
+                half=True,
             ),
             Panel(
                 Axis("batch size", log=True, ticks=_few(batches)), Axis("all users together get", "tokens/s"), half=True
@@ -180,6 +184,17 @@ def collision(
         ),
         name=name,
     )
+
+
+def _again(live: tuple[int, float] | None, ceiling: float) -> tuple[list[Curve], list[Mark]]:
+    """The live point, if there is one: on the plot, or at its upper edge when the machine was busy."""
+    if live is None:
+        return [], []
+    batch, milliseconds = live[0], live[1] * 1e3
+    if milliseconds <= ceiling:
+        return [Curve("measured again just now", [batch], [milliseconds], look="live", panel=1)], []
+    said = f"measured just now: {quantity(live[1], 's')} ↑"
+    return [], [Mark(batch, milliseconds, said, look="live", panel=1, guides=False, pin=False)]
 
 
 def cover(recording: Mapping[str, Any]) -> str:
