@@ -152,7 +152,7 @@ def lab(*, solutions: bool = False, start: bool = True) -> int:
     """Open JupyterLab on the reader's copies, or on the sources."""
     folder = ROOT / ("labs" if solutions else "my-labs")
     if not solutions:
-        status = python("-m", "underload.course.copies", str(ROOT / "labs"), str(folder))
+        status = python("-m", "underload.cli", "labs", "copy", str(folder), UNDERLOAD_LABS=str(ROOT / "labs"))
         if status:
             return status
     if not start:

@@ -24,7 +24,6 @@ from underload.course import (
     tasks,
     write_notebook,
 )
-from underload.course.copies import main as copies_main
 from underload.course.marks import regions, strip
 
 
@@ -213,12 +212,6 @@ def test_a_file_of_the_reader_s_that_is_no_hand_out_is_left_alone(tmp_path: Path
     assert (tmp_path / "mine" / "sample.ipynb").read_text() == content
 
 
-def test_the_copies_command_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_notebook(sample_lab(), tmp_path / "labs" / "sample.ipynb")
-    assert copies_main([str(tmp_path / "labs"), str(tmp_path / "mine")]) == 0
-    assert "made    sample.ipynb" in capsys.readouterr().out
-
-
 def test_labs_are_found_from_below_and_the_failure_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,3 +311,5 @@ def test_the_command_line_lists_labs_and_unfolds_one_answer(
     assert "1, 2, 3" in capsys.readouterr().err
     assert main(["labs", "solution", "other", "1"]) == 2
     assert "there are: sample" in capsys.readouterr().err
+    assert main(["labs", "copy", str(tmp_path / "mine")]) == 0
+    assert "made    sample.ipynb" in capsys.readouterr().out and (tmp_path / "mine" / "sample.ipynb").is_file()

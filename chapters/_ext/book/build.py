@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -146,6 +147,27 @@ def configured(config: dict[str, Any], edition: Edition, toc: dict[str, Any]) ->
     return config
 
 
+def kernel_settings(folder: Path) -> Path:
+    """Settings for the kernels that run the book's cells: the reader's own start-up files stay out of the book, and a
+    kernel does not warn on every start that it talks over a local socket."""
+    profile = folder / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipython_kernel_config.py").write_text("c = get_config()\nc.IPKernelApp.log_level = 40\n")
+    return folder
+
+
+def warm_up(edition: Edition) -> None:
+    """Compile what the decoder compiles once on a machine, so that no page's first cell waits for it and says so."""
+    if (edition.cache / f"executed-{execution_key(edition.root)}").is_dir():
+        return
+    code = (
+        "from underload.decoder import generate, load_model; from underload.request import SamplingParams; "
+        "generate(load_model('shape:bench-s'), [[1, 2, 3]], SamplingParams(max_tokens=2, ignore_eos=True))"
+    )
+    # If this fails, so does the first page that needs it, with a better message.
+    subprocess.run([sys.executable, "-c", code], check=False)
+
+
 def forget(edition: Edition, keep: int = 2) -> None:
     """Drop all but the newest execution caches."""
     caches = sorted(edition.cache.glob("executed-*"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -162,7 +184,9 @@ def build(edition: Edition, *, quiet: bool = False) -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(edition.root / "lib"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
+    os.environ["IPYTHONDIR"] = str(kernel_settings(edition.root / "_build" / "ipython"))
     sys.path.insert(0, str(edition.root / "chapters" / "_ext"))
+    warm_up(edition)
     result = build_sphinx(
         str(edition.source),
         str(edition.output),

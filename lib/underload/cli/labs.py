@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from underload.course import LabError, find_labs, read_notebook, solution, tasks
+from underload.course import LabError, find_labs, read_notebook, refresh_copies, solution, tasks
 
 
 def register(commands: Any) -> None:
@@ -28,6 +28,13 @@ def register(commands: Any) -> None:
     answer.add_argument("lab", help="the lab's name, as `underload labs list` gives it")
     answer.add_argument("task", help="the task's number")
     answer.set_defaults(run=print_solution)
+    copies = words.add_parser(
+        "copy",
+        help="your own copies to work in",
+        description="Makes your own copies of the labs, without solutions. A copy that is there is never overwritten.",
+    )
+    copies.add_argument("folder", nargs="?", type=Path, default=Path("my-labs"), help="where (default: my-labs)")
+    copies.set_defaults(run=copy_labs)
 
 
 def list_labs(args: argparse.Namespace) -> None:
@@ -50,3 +57,10 @@ def print_solution(args: argparse.Namespace) -> None:
         have = ", ".join(sorted(other.stem for other in folder.glob("*.ipynb"))) or "none"
         raise LabError(f"there is no lab {name!r}; there are: {have}")
     print(solution(read_notebook(path), args.task))
+
+
+def copy_labs(args: argparse.Namespace) -> None:
+    done = refresh_copies(find_labs(), args.folder)
+    print(f"Your copies of the labs are in {args.folder.name}/")
+    for one in done:
+        print(f"  {one}")

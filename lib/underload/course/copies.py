@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -85,21 +84,3 @@ def _settle(target: Path, made: NotebookNode) -> State:
     if given is None:
         return "unknown"
     return "kept" if given == digest(made) else "changed"
-
-
-def main(arguments: list[str]) -> int:
-    """`python -m underload.course.copies LABS COPIES`: refresh the copies and say what was done."""
-    labs, copies = map(Path, arguments)
-    try:
-        done = refresh_copies(labs, copies)
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"Your copies of the labs are in {copies.name}/")
-    for one in done:
-        print(f"  {one}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
