@@ -25,7 +25,7 @@ def by_hand(q, keys, values):
 
 
 def paged(sequences, block_size, kv_heads, dim, fill=0.0, seed=0):
-    """A pool with each (query, context) sequence's keys and values scattered over shuffled blocks; the rest is `fill`."""
+    """A pool with each (query, context) sequence's keys and values in shuffled blocks; the rest is `fill`."""
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
     needed = [math.ceil(context / block_size) for _, context in sequences]
@@ -52,7 +52,9 @@ def test_ragged_batch_equals_attention_by_hand(block_size, heads, kv_heads):
     keys, values, tables, dense = paged(sequences, block_size, kv_heads, dim=8)
     q = torch.randn(sum(new for new, _ in sequences), heads, 8, generator=torch.Generator().manual_seed(1))
     out = attention(q, keys, values, tables, [new for new, _ in sequences], [context for _, context in sequences])
-    expected = torch.cat([by_hand(part, k, v) for part, (k, v) in zip(q.split([new for new, _ in sequences]), dense, strict=True)])
+    expected = torch.cat(
+        [by_hand(part, k, v) for part, (k, v) in zip(q.split([new for new, _ in sequences]), dense, strict=True)]
+    )
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -89,4 +91,4 @@ def test_reserved_rows_side_by_side_are_read_where_they_lie():
     pool = torch.randn(4, 8, 2, 4)
     view = _context(pool, torch.tensor([[1], [2], [3]]), 5)
     assert view.data_ptr() == pool[1].data_ptr()
-    assert not _context(pool, torch.tensor([[3], [1]]), 5).data_ptr() == pool[3].data_ptr()
+    assert _context(pool, torch.tensor([[3], [1]]), 5).data_ptr() != pool[3].data_ptr()

@@ -51,7 +51,9 @@ def test_slots_follow_the_block_tables(data):
     assert Batch.of(work).slots(block_size).tolist() == expected
 
 
-@pytest.mark.parametrize("new, table", [(0, BlockTable(4, [0])), (4, BlockTable(4, [0])), (3, None), (3, BlockTable(2, [0]))])
+@pytest.mark.parametrize(
+    "new, table", [(0, BlockTable(4, [0])), (4, BlockTable(4, [0])), (3, None), (3, BlockTable(2, [0]))]
+)
 def test_a_batch_refuses_what_it_cannot_place(new, table):
     with pytest.raises(UnderloadError):
         Batch.of([(sequence([1, 2, 3], 0, table), new)])
@@ -101,7 +103,9 @@ def test_rotation_is_a_complex_multiplication():
 
 
 def test_llama_3_scaling_keeps_fast_pairs_and_slows_slow_ones():
-    scaled = ModelShape("s", 8, 64, 1, 1, 1, 64, 8, 4096, rope_theta=500_000.0, rope_scaling=RopeScaling(8.0, 1.0, 4.0, 512))
+    scaled = ModelShape(
+        "s", 8, 64, 1, 1, 1, 64, 8, 4096, rope_theta=500_000.0, rope_scaling=RopeScaling(8.0, 1.0, 4.0, 512)
+    )
     plain = inverse_frequencies(ModelShape("p", 8, 64, 1, 1, 1, 64, 8, 4096, rope_theta=500_000.0))
     ratio = (inverse_frequencies(scaled) / plain).numpy()
     wavelength = 2 * np.pi / plain.numpy()
@@ -122,7 +126,12 @@ def test_batch_invariant_logits_are_bitwise_those_of_a_run_alone(path):
         np.random.default_rng(block_size).shuffle(free)
         blocks = [free.pop() for _ in range(math.ceil(len(prompt) / block_size))]
         mine = sequence(prompt, 0, BlockTable(block_size, blocks))
-        others = [sequence(prompt[: 3 + i], 0, BlockTable(block_size, [free.pop() for _ in range(math.ceil((3 + i) / block_size))])) for i in range(neighbours)]
+        others = [
+            sequence(
+                prompt[: 3 + i], 0, BlockTable(block_size, [free.pop() for _ in range(math.ceil((3 + i) / block_size))])
+            )
+            for i in range(neighbours)
+        ]
         for new in chunks:
             logits = model.forward(Batch.of([(other, len(other.tokens)) for other in others] + [(mine, new)]), kv)
             mine.num_computed += new

@@ -22,7 +22,7 @@ def talker(tiny_checkpoint):
 
 
 def loop_of_one(model, ids, steps):
-    """Greedy continuation with nothing of the library but the forward pass, the whole text computed anew for each token."""
+    """Greedy continuation with only the forward pass, the whole text computed anew for each token."""
     out = []
     for _ in range(steps):
         tokens = [*ids, *out]
@@ -117,11 +117,15 @@ def test_an_end_token_ends_the_ids_but_is_no_text(talker):
     plain = generate(talker, "The train leaves", SamplingParams(max_tokens=8, temperature=0, ignore_eos=True))[0]
     end = plain.token_ids[3]
     first = plain.token_ids.index(end)
-    ended = generate(talker, "The train leaves", SamplingParams(max_tokens=8, temperature=0, stop_token_ids=(end,), ignore_eos=True))[0]
+    ended = generate(
+        talker, "The train leaves", SamplingParams(max_tokens=8, temperature=0, stop_token_ids=(end,), ignore_eos=True)
+    )[0]
     assert ended.token_ids == plain.token_ids[: first + 1] and ended.finish_reason is FinishReason.STOP
     assert ended.text == talker.tokenizer.decode(plain.token_ids[:first])
     held = generate(
-        talker, "The train leaves", SamplingParams(max_tokens=8, min_tokens=8, temperature=0, stop_token_ids=(end,), ignore_eos=True)
+        talker,
+        "The train leaves",
+        SamplingParams(max_tokens=8, min_tokens=8, temperature=0, stop_token_ids=(end,), ignore_eos=True),
     )[0]
     assert len(held.token_ids) == 8 and end not in held.token_ids
 
@@ -136,7 +140,9 @@ def test_streamed_text_is_the_text_and_stop_strings_never_show(talker):
         streamed[index] += text
         assert timeline.token_times
 
-    run = generate(talker, prompts, SamplingParams(max_tokens=24, temperature=0, stop=stop, ignore_eos=True), on_token=take)
+    run = generate(
+        talker, prompts, SamplingParams(max_tokens=24, temperature=0, stop=stop, ignore_eos=True), on_token=take
+    )
     assert streamed == [c.text for c in run]
     assert run[0].finish_reason is FinishReason.STOP and run[0].text == free[0].text[: free[0].text.index(stop)]
     for before, after in zip(free, run, strict=True):

@@ -252,7 +252,9 @@ def test_what_is_pinned_is_what_is_installed_and_fits_together() -> None:
 
     for name, pinned in pins().items():
         # A build for one kind of machine (2.13.0+cpu) is the same version.
-        assert version(name).split("+")[0] == pinned, f"{name} {version(name)} is installed, {pinned} is pinned: make setup"
+        assert version(name).split("+")[0] == pinned, (
+            f"{name} {version(name)} is installed, {pinned} is pinned: make setup"
+        )
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 

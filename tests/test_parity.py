@@ -29,7 +29,7 @@ def chunked(length, chunk):
 
 
 def logits_of(model, prompts, chunk=None, block_size=None):
-    """Logits of every position of every prompt, all prompts in the same batches, fed whole or `chunk` tokens at a time."""
+    """Logits of every position of every prompt, all in the same batches, fed whole or `chunk` tokens at a time."""
     size = block_size or max(map(len, prompts))
     per_prompt = [-(-len(ids) // size) for ids in prompts]
     blocks = iter(np.random.default_rng(1).permutation(sum(per_prompt)).tolist())
@@ -56,7 +56,9 @@ def assert_close(got, expected):
 
 def greedy_by_transformers(reference, ids, steps):
     with torch.no_grad():
-        out = reference.generate(torch.tensor([ids]), max_new_tokens=steps, min_new_tokens=steps, do_sample=False, pad_token_id=0)
+        out = reference.generate(
+            torch.tensor([ids]), max_new_tokens=steps, min_new_tokens=steps, do_sample=False, pad_token_id=0
+        )
     return out[0, len(ids) :].tolist()
 
 
@@ -111,7 +113,9 @@ def test_smollm2_says_what_transformers_says(smollm2, smollm2_reference, path):
     with load_model(smollm2, device="cpu", path=path) as model:
         texts = ["The queue grew because", "def fibonacci(n):", "Once"]
         prompts = [model.tokenizer.encode(text) for text in texts]
-        for ids, whole, pieces in zip(prompts, logits_of(model, prompts), logits_of(model, prompts, chunk=2), strict=True):
+        for ids, whole, pieces in zip(
+            prompts, logits_of(model, prompts), logits_of(model, prompts, chunk=2), strict=True
+        ):
             expected = reference_logits(smollm2_reference, ids)
             assert_close(whole, expected)
             assert_close(pieces, expected)

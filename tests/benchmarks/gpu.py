@@ -40,7 +40,7 @@ class Setting:
 
 
 def _logits(model: Model, prompts: list[list[int]], chunk: int | None = None) -> torch.Tensor:
-    """Last-row logits of ragged prompts in one batch, on the CPU: [prompts, vocab]; with `chunk`, fed piece by piece."""
+    """Last-row logits of ragged prompts in one batch, on the CPU: [prompts, vocab]; with `chunk`, fed in pieces."""
     longest = max(map(len, prompts))
     kv = model.new_kv(len(prompts), longest)
     sequences = [Sequence(len(ids), list(ids), table=BlockTable(longest, [row])) for row, ids in enumerate(prompts)]
@@ -57,7 +57,8 @@ def _logits(model: Model, prompts: list[list[int]], chunk: int | None = None) ->
 
 
 def parity(setting: Setting) -> dict:
-    """The device's logits beside the CPU's on the same weights: float32 to rounding, 16-bit by how often the best token agrees."""
+    """The device's logits beside the CPU's on the same weights: float32 to rounding, 16-bit by how often the best
+    token agrees."""
     small = replace(shape("smollm2-135m"), num_layers=4 if setting.quick else 30, name="smollm2-135m")
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(small.vocab_size, (n,), generator=generator).tolist() for n in (3, 1, 17, 64, 40)]
@@ -107,15 +108,20 @@ def sampling(setting: Setting) -> dict:
         SamplingParams(temperature=1.2, top_p=0.9, min_p=0.02, repetition_penalty=1.2, seed=9),
     ]
     states = [
-        SamplingState(wishes[row % len(wishes)], Sequence(2, [row % vocab, 3, row % 5], index=row)) for row in range(rows)
+        SamplingState(wishes[row % len(wishes)], Sequence(2, [row % vocab, 3, row % 5], index=row))
+        for row in range(rows)
     ]
     here, there = probabilities(logits, states), probabilities(logits.to(setting.device), states).cpu()
     error = (here - there).abs().max().item()
     if error > 1e-9:
         raise AssertionError(f"the laws differ by {error:.1e}; the bound is 1e-9")
     drawn = [[draw.token_id for draw in sample(where, states)] for where in (logits, logits.to(setting.device))]
-    # A draw may differ where the uniform number falls within rounding of a border between two tokens: rare, and counted.
-    return {"rows": rows, "law_difference": error, "draws_that_differ": sum(a != b for a, b in zip(*drawn, strict=True))}
+    # A draw may differ where the uniform number lies within rounding of a border between two tokens: rare, counted.
+    return {
+        "rows": rows,
+        "law_difference": error,
+        "draws_that_differ": sum(a != b for a, b in zip(*drawn, strict=True)),
+    }
 
 
 def decode(setting: Setting) -> dict:
@@ -125,11 +131,15 @@ def decode(setting: Setting) -> dict:
     batches = (1, 4) if setting.quick else (1, 2, 4, 8, 16, 32, 64, 128, 256)
     rows = []
     for name in names:
-        model = Model(shape(name), Weights.random(shape(name), dtype=setting.dtype, device=setting.device), path="plain")
+        model = Model(
+            shape(name), Weights.random(shape(name), dtype=setting.dtype, device=setting.device), path="plain"
+        )
         width = model.weights.embed.element_size()
         for context in (64,) if setting.quick else (128, 2048):
             for batch in batches:
-                steps = decode_steps(model, batch, context, steps=3 if setting.quick else 20, warmup=1 if setting.quick else 5)
+                steps = decode_steps(
+                    model, batch, context, steps=3 if setting.quick else 20, warmup=1 if setting.quick else 5
+                )
                 seconds = statistics.median(step.duration for step in steps)
                 cost = step_cost(model.shape, [1] * batch, [context] * batch, weight_bytes=width, kv_bytes=width)
                 bound = roofline(cost, bandwidth=top.read_bandwidth, flops=top.flops)
@@ -175,7 +185,12 @@ def prefill(setting: Setting) -> dict:
     return {"dtype": str(setting.dtype).removeprefix("torch."), "ceilings": vars(top), "rows": rows}
 
 
-PARTS: dict[str, Callable[[Setting], dict]] = {"parity": parity, "sampling": sampling, "decode": decode, "prefill": prefill}
+PARTS: dict[str, Callable[[Setting], dict]] = {
+    "parity": parity,
+    "sampling": sampling,
+    "decode": decode,
+    "prefill": prefill,
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -203,7 +218,10 @@ def main(argv: list[str] | None = None) -> int:
             failed.append(name)
             result = {"error": traceback.format_exc(limit=3)}
         record["parts"][name] = {"wall_seconds": round(time.perf_counter() - start, 2)} | result
-        print(f"{name}: {'failed' if name in failed else 'done'} in {record['parts'][name]['wall_seconds']} s", file=sys.stderr)
+        print(
+            f"{name}: {'failed' if name in failed else 'done'} in {record['parts'][name]['wall_seconds']} s",
+            file=sys.stderr,
+        )
         # Written after every part: a run that is cut short keeps what it has measured.
         if args.out:
             args.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -5,7 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def attention(q: Tensor, keys: Tensor, values: Tensor, block_tables: Tensor, query_lens: list[int], context_lens: list[int]) -> Tensor:
+def attention(
+    q: Tensor, keys: Tensor, values: Tensor, block_tables: Tensor, query_lens: list[int], context_lens: list[int]
+) -> Tensor:
     """Each query looks at its own sequence's keys up to its own position.
 
     Vaswani et al., "Attention Is All You Need" (2017), section 3.2.1; grouped-query heads after Ainslie et al., "GQA"
@@ -25,7 +27,10 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, block_tables: Tensor, que
     while row < len(query_lens):
         # Neighbours with the same two lengths (a static batch, decoding) are one call.
         same = 1
-        while row + same < len(query_lens) and (query_lens[row + same], context_lens[row + same]) == (query_lens[row], context_lens[row]):
+        while row + same < len(query_lens) and (query_lens[row + same], context_lens[row + same]) == (
+            query_lens[row],
+            context_lens[row],
+        ):
             same += 1
         new, context = query_lens[row], context_lens[row]
         k = _context(keys, block_tables[row : row + same], context)  # [same, context, kv_heads, head_dim]
@@ -57,7 +62,7 @@ def _context(pool: Tensor, tables: Tensor, context: int) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q [rows, new, heads, head_dim] on k, v [rows, context, kv_heads, head_dim], causal against the end of the context."""
+    """q [rows, new, heads, head_dim] on k, v [rows, context, kv_heads, head_dim], causal against the context's end."""
     new, context = q.shape[1], k.shape[1]
     # The last query sees everything, the one before all but one key: the mask hangs from the bottom right corner.
     mask = None if new == 1 else torch.ones(new, context, dtype=torch.bool, device=q.device).tril(context - new)

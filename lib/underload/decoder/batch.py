@@ -57,9 +57,13 @@ class Batch:
             start, end = sequence.num_computed, sequence.num_computed + new
             if sequence.table is None or end > sequence.table.capacity:
                 room = 0 if sequence.table is None else sequence.table.capacity
-                raise UnderloadError(f"tokens {start} to {end} need cache blocks, but the sequence's blocks hold {room}")
+                raise UnderloadError(
+                    f"tokens {start} to {end} need cache blocks, but the sequence's blocks hold {room}"
+                )
             if not 0 < new <= len(sequence.tokens) - start:
-                raise UnderloadError(f"asked for {new} tokens of a sequence that has {len(sequence.tokens) - start} left")
+                raise UnderloadError(
+                    f"asked for {new} tokens of a sequence that has {len(sequence.tokens) - start} left"
+                )
             token_ids += sequence.tokens[start:end]
             positions += range(start, end)
             query_lens.append(new)

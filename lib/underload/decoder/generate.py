@@ -30,7 +30,7 @@ from underload.request import (
 )
 
 Prompt = str | Seq[int]
-# Called for every token: index of the completion, the text that is now safe to show, the token's id, the timeline so far.
+# Called for every token: index of the completion, text that is now safe to show, the token's id, the timeline so far.
 OnToken = Callable[[int, str, int, Timeline], None]
 
 
@@ -97,13 +97,17 @@ def generate(
     return jobs.run()
 
 
-def _pairs(prompts: Prompt | Seq[Prompt], params: SamplingParams | Seq[SamplingParams] | None) -> list[tuple[Prompt, SamplingParams]]:
+def _pairs(
+    prompts: Prompt | Seq[Prompt], params: SamplingParams | Seq[SamplingParams] | None
+) -> list[tuple[Prompt, SamplingParams]]:
     single = isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
     listed: list[Any] = [prompts] if single else list(prompts)
     if params is None or isinstance(params, SamplingParams):
         return [(prompt, params or SamplingParams()) for prompt in listed]
     if len(params) != len(listed):
-        raise InvalidRequest(f"{len(listed)} prompts but {len(params)} sampling parameters; give one for all, or one for each")
+        raise InvalidRequest(
+            f"{len(listed)} prompts but {len(params)} sampling parameters; give one for all, or one for each"
+        )
     return list(zip(listed, params, strict=True))
 
 
@@ -126,7 +130,9 @@ class _Job:
 class _Jobs:
     def __init__(self, model: Model, clock: Clock, max_context: int, on_token: OnToken | None, progress: bool) -> None:
         if not 1 <= max_context <= model.shape.max_positions:
-            raise InvalidRequest(f"max_context must be 1 to {model.shape.max_positions} ({model.shape.name}), got {max_context}")
+            raise InvalidRequest(
+                f"max_context must be 1 to {model.shape.max_positions} ({model.shape.name}), got {max_context}"
+            )
         self.model = model
         self.clock = clock
         self.max_context = max_context
@@ -157,8 +163,10 @@ class _Jobs:
         for sequence in request.sequences:
             state = SamplingState(params, sequence, eos_token_ids=eos, seed=seed, name=str(index))
             seed = state.seed  # samples of one request share a seed and differ by their index
-            detokenizer = None if tokenizer is None else Detokenizer(
-                tokenizer, params.stop, min_tokens=params.min_tokens, continues=True
+            detokenizer = (
+                None
+                if tokenizer is None
+                else Detokenizer(tokenizer, params.stop, min_tokens=params.min_tokens, continues=True)
             )
             own = timeline if sequence.index == 0 else replace(timeline, token_times=[])
             limit = min(len(ids) + params.max_tokens, self.max_context)
@@ -170,11 +178,14 @@ class _Jobs:
             raise InvalidRequest(f"token id {outside[0]} is outside the vocabulary of {vocab} (0 to {vocab - 1})")
         if len(ids) >= self.max_context:
             raise InvalidRequest(
-                f"the prompt has {len(ids)} tokens and the context holds {self.max_context}, which leaves no room for an "
-                "answer: shorten the prompt" + ("" if self.max_context == self.model.shape.max_positions else ", or raise max_context")
+                f"the prompt has {len(ids)} tokens and the context holds {self.max_context}, which leaves no room for "
+                "an answer: shorten the prompt"
+                + ("" if self.max_context == self.model.shape.max_positions else ", or raise max_context")
             )
         if params.stop and self.model.tokenizer is None:
-            raise InvalidRequest(f"{self.model.shape.name} has no tokenizer, so stop strings cannot be seen; use stop_token_ids")
+            raise InvalidRequest(
+                f"{self.model.shape.name} has no tokenizer, so stop strings cannot be seen; use stop_token_ids"
+            )
         validate(params, vocab)
 
     def run(self) -> Run:
@@ -194,7 +205,7 @@ class _Jobs:
         return Run([self._completion(job) for job in self.jobs], self.steps)
 
     def _prefill(self, job: _Job, kv: Any, bar: Any) -> None:
-        """Run a prompt once; its last row yields the first token of every sample, and the samples get copies of its row."""
+        """Run a prompt once; its last row yields the first token of every sample, and each gets a copy of its cache."""
         samples = [other for other in self.jobs if other.request is job.request]
         self._step([job], kv, bar, prefill=True, samples=samples)
         for other in samples[1:]:
@@ -215,7 +226,9 @@ class _Jobs:
         for job in jobs:
             job.sequence.num_computed = job.sequence.num_scheduled = len(job.sequence.tokens)
         duration = self.clock.now() - start
-        self.steps.append(step_record(self.model, batch, start, duration, prefill_tokens=batch.num_tokens if prefill else 0))
+        self.steps.append(
+            step_record(self.model, batch, start, duration, prefill_tokens=batch.num_tokens if prefill else 0)
+        )
         for job, draw in zip(drawn_for, draws, strict=True):
             self._take(job, draw)
             bar.update(1)
@@ -280,7 +293,7 @@ def _bar(show: bool, total: int) -> Any:
 class _NoBar:
     """A progress bar that shows nothing."""
 
-    def __enter__(self) -> "_NoBar":
+    def __enter__(self) -> _NoBar:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,7 +15,7 @@ from underload.shapes import ModelShape
 
 
 class KVStorage(Protocol):
-    """Keys and values of every layer, in blocks. What the layout inside is, only the path that computes with it knows."""
+    """Keys and values of every layer, in blocks. The layout inside is known to the path that computes with it."""
 
     num_blocks: int
     block_size: int
@@ -37,9 +37,13 @@ class KVStorage(Protocol):
 class PlainKV:
     """One tensor a layer for keys and one for values, each [blocks, block_size, kv_heads, head_dim]."""
 
-    def __init__(self, shape: ModelShape, num_blocks: int, block_size: int, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shape: ModelShape, num_blocks: int, block_size: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
         if num_blocks < 1 or block_size < 1:
-            raise UnderloadError(f"a cache needs at least one block of one token, got {num_blocks} blocks of {block_size}")
+            raise UnderloadError(
+                f"a cache needs at least one block of one token, got {num_blocks} blocks of {block_size}"
+            )
         self.num_blocks = num_blocks
         self.block_size = block_size
         size = (num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
@@ -67,7 +71,7 @@ class PlainKV:
 
 
 class ReservedRows:
-    """Hands out the blocks of a contiguous cache, one whole row a sequence; the baseline that paging is held against."""
+    """Hands out the blocks of a contiguous cache, one whole row a sequence: the baseline that paging is held to."""
 
     def __init__(self, num_rows: int, row_tokens: int) -> None:
         self.row_tokens = row_tokens
@@ -80,7 +84,9 @@ class ReservedRows:
             UnderloadError: all rows are taken.
         """
         if not self._free:
-            raise UnderloadError("every reserved row of the cache is taken; release one first, or make the cache with more rows")
+            raise UnderloadError(
+                "every reserved row of the cache is taken; release one first, or make the cache with more rows"
+            )
         return BlockTable(self.row_tokens, [self._free.pop()])
 
     def release(self, table: BlockTable) -> None:

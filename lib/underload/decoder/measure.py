@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,7 +34,7 @@ class Ceilings:
 
 
 def ceilings(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Ceilings:
-    """Measure (once a process and argument) the streaming bandwidth and the matrix product of a device. A second or two."""
+    """Measure the streaming bandwidth and the matrix product of a device: once a process, a second or two."""
     return _ceilings(str(device), dtype)
 
 
@@ -41,16 +42,16 @@ def ceilings(device: torch.device | str = "cpu", dtype: torch.dtype = torch.floa
 def _ceilings(device: str, dtype: torch.dtype) -> Ceilings:
     on_gpu = device.startswith("cuda")
     elements = (1 << 30) if on_gpu else (1 << 26)  # 4 GiB, or 256 MiB of float32: no cache holds them
-    data = torch.ones(elements, dtype=torch.float32, device=device)
-    read = data.numel() * 4 / _best_seconds(lambda: data.sum(), device, runs=7)
-    del data
+    read = 4 * elements / _best_seconds(torch.ones(elements, dtype=torch.float32, device=device).sum, device, runs=7)
     n = 8192 if on_gpu else 1024
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     flops = 2 * n**3 / _best_seconds(lambda: a @ b, device, runs=7)
-    return Ceilings(read, flops, str(dtype).removeprefix("torch."), device_name(torch.device(device)), torch.get_num_threads())
+    return Ceilings(
+        read, flops, str(dtype).removeprefix("torch."), device_name(torch.device(device)), torch.get_num_threads()
+    )
 
 
-def _best_seconds(work, device: str, runs: int) -> float:
+def _best_seconds(work: Callable[[], object], device: str, runs: int) -> float:
     best = float("inf")
     for _ in range(runs + 1):
         synchronise(device)
@@ -109,7 +110,9 @@ def decode_steps(model: Model, batch_size: int, context: int, *, steps: int = 8,
     return _repeat(model, batch_size, context, computed=context - 1, runs=steps, warmup=warmup)
 
 
-def prefill_steps(model: Model, prompt_len: int, batch_size: int = 1, *, repeats: int = 3, warmup: int = 1) -> list[StepRecord]:
+def prefill_steps(
+    model: Model, prompt_len: int, batch_size: int = 1, *, repeats: int = 3, warmup: int = 1
+) -> list[StepRecord]:
     """Time prefills: `batch_size` whole prompts of `prompt_len` tokens in one step, down to the first token's argmax.
 
     Raises:
@@ -121,14 +124,16 @@ def prefill_steps(model: Model, prompt_len: int, batch_size: int = 1, *, repeats
 def _repeat(model: Model, batch_size: int, context: int, *, computed: int, runs: int, warmup: int) -> list[StepRecord]:
     if batch_size < 1 or not 0 < context <= model.shape.max_positions:
         raise UnderloadError(
-            f"need a batch of at least 1 and a context of 1 to {model.shape.max_positions} tokens ({model.shape.name}), "
+            f"need a batch of at least 1 and a context of 1 to {model.shape.max_positions} ({model.shape.name}), "
             f"got {batch_size} and {context}"
         )
     kv = model.new_kv(batch_size, context)
     ids = np.random.default_rng(0).integers(0, model.shape.vocab_size, size=(batch_size, context))
     work = []
     for row in range(batch_size):
-        sequence = Sequence(prompt_len=context, tokens=ids[row].tolist(), num_computed=computed, table=BlockTable(context, [row]))
+        sequence = Sequence(
+            prompt_len=context, tokens=ids[row].tolist(), num_computed=computed, table=BlockTable(context, [row])
+        )
         work.append((sequence, context - computed))
     batch = Batch.of(work)
     records = []
@@ -152,7 +157,9 @@ def step_record(model: Model, batch: Batch, start: float, duration: float, *, pr
     """
     query_lens, context_lens = batch.query_lens.tolist(), batch.context_lens.tolist()
     width = model.weights.embed.element_size()
-    cost = step_cost(model.shape, query_lens, context_lens, logit_rows=len(batch.logit_rows), weight_bytes=width, kv_bytes=width)
+    cost = step_cost(
+        model.shape, query_lens, context_lens, logit_rows=len(batch.logit_rows), weight_bytes=width, kv_bytes=width
+    )
     return StepRecord(
         start=start,
         duration=duration,

@@ -33,6 +33,11 @@ class Path(Protocol):
         """
         ...
 
+    def greedy(self, batch: Batch, kv: Any) -> Any:
+        """Compute the batch; return the likeliest id of each logit row (an integer array or tensor), -1 for a row
+        without a largest logit."""
+        ...
+
     def close(self) -> None:
         """Give back what the path holds besides memory (threads)."""
         ...
@@ -91,17 +96,13 @@ class Model:
         return self._path.forward(batch, kv)
 
     def greedy(self, batch: Batch, kv: Any) -> list[int]:
-        """Compute one batch and only say which token is the likeliest in each logit row; on the fast path the logits are
-        never written out.
+        """Compute one batch and only say which token is the likeliest in each logit row; on the fast path the logits
+        are never written out.
 
-        Of equal logits the lowest id wins. A row without a largest logit (a NaN, an infinity, or nothing but -inf) gives
-        -1: it is broken, and must not pass for a token.
+        Of equal logits the lowest id wins. A row without a largest logit (a NaN, an infinity, or nothing but -inf)
+        gives -1: it is broken, and must not pass for a token.
         """
-        if hasattr(self._path, "greedy"):
-            return self._path.greedy(batch, kv).tolist()
-        logits = self._path.forward(batch, kv)
-        best, ids = logits.max(dim=-1)  # a NaN is larger than everything
-        return torch.where(best.isfinite(), ids, -1).tolist()
+        return self._path.greedy(batch, kv).tolist()
 
     def close(self) -> None:
         """Give back the path's threads. A closed model must not be used again."""
@@ -115,7 +116,8 @@ class Model:
 
     def __repr__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
-        return f"<Model {self.shape.name}: {self.shape.num_parameters:,} parameters, {kind} on {self.device}, {self.path} path>"
+        size = f"{self.shape.num_parameters:,} parameters"
+        return f"<Model {self.shape.name}: {size}, {kind} on {self.device}, {self.path} path>"
 
 
 def _choose(shape: ModelShape, weights: Weights, path: str, batch_invariant: bool, threads: int | None) -> Path:

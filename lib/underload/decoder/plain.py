@@ -64,9 +64,16 @@ class PlainPath:
         last = x[torch.from_numpy(batch.logit_rows).to(self.device)]
         return self._linear(rms_norm(last, weights.norm, eps), LinearWeights(weights.head, None)).float()
 
+    def greedy(self, batch: Batch, kv: PlainKV) -> Tensor:
+        """The likeliest id of each logit row, [logit_rows] int64; -1 for a row without a largest logit."""
+        best, ids = self.forward(batch, kv).max(dim=-1)  # a NaN is larger than everything
+        return torch.where(best.isfinite(), ids, -1)
+
     def _project(self, h: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
         """h [tokens, hidden] -> q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim]."""
-        q, k, v = (self._linear(h, part).unflatten(-1, (-1, self.shape.head_dim)) for part in (layer.q, layer.k, layer.v))
+        q, k, v = (
+            self._linear(h, part).unflatten(-1, (-1, self.shape.head_dim)) for part in (layer.q, layer.k, layer.v)
+        )
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = rms_norm(q, layer.q_norm, self.shape.norm_eps), rms_norm(k, layer.k_norm, self.shape.norm_eps)
         return q, k, v
@@ -77,9 +84,15 @@ class PlainPath:
             return F.linear(x, part.weight, part.bias)
         # A matrix product may add up in another order when it has another number of rows. One row always has one row.
         # The clone gives each the same alignment, which the order can depend on too.
-        return torch.cat([F.linear(row.clone(), part.weight, part.bias) for row in x.split(1)]) if len(x) else x.new_empty(0, part.weight.shape[0])
+        return (
+            torch.cat([F.linear(row.clone(), part.weight, part.bias) for row in x.split(1)])
+            if len(x)
+            else x.new_empty(0, part.weight.shape[0])
+        )
 
-    def _attention(self, q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_lens: list[int], context_lens: list[int]) -> Tensor:
+    def _attention(
+        self, q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_lens: list[int], context_lens: list[int]
+    ) -> Tensor:
         if not self.batch_invariant:
             return attention(q, keys, values, tables, query_lens, context_lens)
         out = torch.empty_like(q)

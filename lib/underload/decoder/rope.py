@@ -34,7 +34,7 @@ def cos_sin(inverse: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn every head of `x` [tokens, heads, head_dim] by its token's angles; computed in float32, returned in x's dtype."""
+    """Turn every head of `x` [tokens, heads, head_dim] by its token's angles, in float32; the result has x's dtype."""
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]  # the same angle for every head
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

@@ -59,14 +59,20 @@ def step_cost(
         UnderloadError: lengths that disagree, or a context shorter than its query.
     """
     if len(query_lens) != len(context_lens):
-        raise UnderloadError(f"{len(query_lens)} query lengths but {len(context_lens)} context lengths; give one of each per sequence")
+        raise UnderloadError(
+            f"{len(query_lens)} query lengths but {len(context_lens)} context lengths; give one of each per sequence"
+        )
     for new, context in zip(query_lens, context_lens, strict=True):
         if not 0 < new <= context:
-            raise UnderloadError(f"a step computes between 1 and its context of {context} tokens of a sequence, got {new}")
+            raise UnderloadError(
+                f"a step computes between 1 and its context of {context} tokens of a sequence, got {new}"
+            )
     tokens = sum(query_lens)
     rows = len(query_lens) if logit_rows is None else logit_rows
     # Of the `context` keys, the first new query sees context - new + 1, the last one all.
-    pairs = sum(new * (context - new) + new * (new + 1) // 2 for new, context in zip(query_lens, context_lens, strict=True))
+    pairs = sum(
+        new * (context - new) + new * (new + 1) // 2 for new, context in zip(query_lens, context_lens, strict=True)
+    )
     layers = shape.num_layers * (shape.layer_matrix_parameters + shape.layer_vector_parameters) + shape.hidden_size
     head = shape.embedding_parameters if rows else 0
     # A tied head is read whole once; its rows looked up as embeddings are part of that read only if they stay in cache.
@@ -80,7 +86,9 @@ def step_cost(
     )
 
 
-def decode_cost(shape: ModelShape, batch_size: int, context: int, *, weight_bytes: float = 4, kv_bytes: float = 4) -> StepCost:
+def decode_cost(
+    shape: ModelShape, batch_size: int, context: int, *, weight_bytes: float = 4, kv_bytes: float = 4
+) -> StepCost:
     """One new token for each of `batch_size` sequences whose caches hold `context` tokens after the step."""
     return step_cost(shape, [1] * batch_size, [context] * batch_size, weight_bytes=weight_bytes, kv_bytes=kv_bytes)
 
@@ -89,4 +97,6 @@ def prefill_cost(
     shape: ModelShape, prompt_len: int, batch_size: int = 1, *, weight_bytes: float = 4, kv_bytes: float = 4
 ) -> StepCost:
     """`batch_size` whole prompts of `prompt_len` tokens in one step."""
-    return step_cost(shape, [prompt_len] * batch_size, [prompt_len] * batch_size, weight_bytes=weight_bytes, kv_bytes=kv_bytes)
+    return step_cost(
+        shape, [prompt_len] * batch_size, [prompt_len] * batch_size, weight_bytes=weight_bytes, kv_bytes=kv_bytes
+    )

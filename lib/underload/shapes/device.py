@@ -25,11 +25,15 @@ DEVICES: dict[str, Device] = {
     entry.name: entry
     for entry in (
         _datasheet("a100-80gb", 2039, 312, 80, "NVIDIA A100 data sheet, SXM 80 GB, bf16 without sparsity"),
-        _datasheet("h100-sxm", 3350, 989.4, 80, "NVIDIA H100 data sheet, SXM5; half of the 1,979 printed with sparsity"),
+        _datasheet(
+            "h100-sxm", 3350, 989.4, 80, "NVIDIA H100 data sheet, SXM5; half of the 1,979 printed with sparsity"
+        ),
         _datasheet("h200", 4800, 989.4, 141, "NVIDIA H200 data sheet, SXM; half of the 1,979 printed with sparsity"),
         _datasheet("l4", 300, 121, 24, "NVIDIA L4 data sheet; half of the 242 printed with sparsity"),
         _datasheet("l40s", 864, 362, 48, "NVIDIA L40S data sheet; half of the 733 printed with sparsity"),
-        _datasheet("rtx-4090", 1008, 165.2, 24, "NVIDIA Ada architecture paper, bf16 with fp32 accumulate, without sparsity"),
+        _datasheet(
+            "rtx-4090", 1008, 165.2, 24, "NVIDIA Ada architecture paper, bf16 with fp32 accumulate, without sparsity"
+        ),
         _datasheet("tpu-v4", 1228, 275, 32, "Jouppi et al., TPU v4, ISCA 2023, table 4"),
     )
 }

@@ -1,6 +1,7 @@
 """Shapes of models that people run, and two that the benchmarks use; sizes from the published configurations."""
 
 from dataclasses import replace
+from typing import Any
 
 from underload.request.errors import UnderloadError
 from underload.shapes.model import ModelShape, RopeScaling
@@ -13,7 +14,17 @@ class UnknownShape(UnderloadError, KeyError):
         return str(self.args[0])
 
 
-def _llama(name: str, vocab: int, hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, positions: int, **more) -> ModelShape:
+def _llama(
+    name: str,
+    vocab: int,
+    hidden: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    ffn: int,
+    positions: int,
+    **more: Any,
+) -> ModelShape:
     return ModelShape(
         name=name,
         vocab_size=vocab,
@@ -32,7 +43,13 @@ _LLAMA_31 = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, o
 _SMOLLM2 = {"tied": True, "rope_theta": 100_000.0, "bos_token_id": 1, "eos_token_ids": (2,)}
 _LLAMA_3 = {"rope_theta": 500_000.0, "bos_token_id": 128_000, "eos_token_ids": (128_001, 128_009)}
 _QWEN2 = {"rope_theta": 1_000_000.0, "attention_bias": True, "norm_eps": 1e-6, "eos_token_ids": (151_645, 151_643)}
-_QWEN3 = {"rope_theta": 1_000_000.0, "qk_norm": True, "norm_eps": 1e-6, "head_dim": 128, "eos_token_ids": (151_645, 151_643)}
+_QWEN3 = {
+    "rope_theta": 1_000_000.0,
+    "qk_norm": True,
+    "norm_eps": 1e-6,
+    "head_dim": 128,
+    "eos_token_ids": (151_645, 151_643),
+}
 
 _ALL = (
     _llama("smollm2-135m", 49_152, 576, 30, 9, 3, 1536, 8192, **_SMOLLM2),
@@ -46,7 +63,19 @@ _ALL = (
     _llama("llama-3.1-8b", 128_256, 4096, 32, 32, 8, 14_336, 131_072, rope_scaling=_LLAMA_31, **_LLAMA_3),
     _llama("llama-3.1-70b", 128_256, 8192, 80, 64, 8, 28_672, 131_072, rope_scaling=_LLAMA_31, **_LLAMA_3),
     _llama("llama-3.1-405b", 128_256, 16_384, 126, 128, 8, 53_248, 131_072, rope_scaling=_LLAMA_31, **_LLAMA_3),
-    _llama("llama-3.2-1b", 128_256, 2048, 16, 32, 8, 8192, 131_072, tied=True, rope_scaling=replace(_LLAMA_31, factor=32.0), **_LLAMA_3),
+    _llama(
+        "llama-3.2-1b",
+        128_256,
+        2048,
+        16,
+        32,
+        8,
+        8192,
+        131_072,
+        tied=True,
+        rope_scaling=replace(_LLAMA_31, factor=32.0),
+        **_LLAMA_3,
+    ),
     _llama("mistral-7b-v0.1", 32_000, 4096, 32, 32, 8, 14_336, 32_768, bos_token_id=1, eos_token_ids=(2,)),
     _llama("qwen2.5-0.5b", 151_936, 896, 24, 14, 2, 4864, 32_768, tied=True, **_QWEN2),
     _llama("qwen2.5-7b", 152_064, 3584, 28, 28, 4, 18_944, 32_768, **_QWEN2),

@@ -73,7 +73,7 @@ def sequences_that_fit(
     """
     if context < 1 or block_size < 1 or not 0 < usable <= 1:
         raise UnderloadError(
-            f"context ({context}) and block_size ({block_size}) must be at least 1, usable ({usable}) above 0 and at most 1"
+            f"context ({context}) and block_size ({block_size}) must be at least 1, usable ({usable}) in (0, 1]"
         )
     free = memory * usable - shape.weight_bytes(weight_bytes)
     blocks = math.ceil(context / block_size)
