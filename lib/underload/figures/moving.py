@@ -30,7 +30,7 @@ from underload.figures.plot import (
     ticks,
 )
 from underload.figures.still import Picture, asset, columns_of_lines, data_fold, opening
-from underload.figures.wording import attributes, quantity, significant, table
+from underload.figures.wording import OWN_KEYS, attributes, quantity, significant, table
 
 MAX_FRAMES = 2_000
 MAX_BYTES = 600_000
@@ -550,12 +550,12 @@ def _commit_form(commit: Commit | None, controls: Sequence[Control]) -> str:
         words = [quantity(v, commit.unit, 4) for v in commit.values]
         answer = _range("Your guess", "guess", words, middle)
     buttons = (
-        f'<p class="ul-buttons"><button type="submit" class="ul-commit">{escape(commit.button)}</button>'
-        '<button type="button" class="ul-skip">Show me without a guess</button></p>'
+        f'<p class="ul-buttons"><button type="submit" class="ul-commit"{OWN_KEYS}>{escape(commit.button)}</button>'
+        f'<button type="button" class="ul-skip"{OWN_KEYS}>Show me without a guess</button></p>'
     )
     # hidden until the script runs: without one there is nothing to commit to
     return (
-        f'<form class="ul-guess" data-lm-suppress-shortcuts="true" hidden>{question}{answer}<div '
+        f'<form class="ul-guess" hidden>{question}{answer}<div '
         f'class="ul-slot"></div>{buttons}</form><p class="ul-reply" hidden></p>'
     )
 
@@ -569,9 +569,7 @@ def _controls_form(controls: Sequence[Control], start: Sequence[int]) -> str:
         else:
             parts.append(_radios(control.label, str(position), words, index))
     one = " ul-one" if len(controls) == 1 else ""
-    return (
-        f'<form class="ul-controls{one}" data-lm-suppress-shortcuts="true" autocomplete="off">{"".join(parts)}</form>'
-    )
+    return f'<form class="ul-controls{one}" autocomplete="off">{"".join(parts)}</form>'
 
 
 def _range(label: str, name: str, words: Sequence[str], index: int) -> str:
@@ -581,14 +579,14 @@ def _range(label: str, name: str, words: Sequence[str], index: int) -> str:
     return (
         f'<label class="ul-control"><span class="ul-label-row"><span>{escape(label)}</span><output '
         f'class="ul-value">{escape(words[index])}</output></span>'
-        f'<input{bare}><span class="ul-ends" '
+        f'<input{bare}{OWN_KEYS}><span class="ul-ends" '
         f'aria-hidden="true"><span>{escape(words[0])}</span><span>{escape(words[-1])}</span></span></label>'
     )
 
 
 def _radios(label: str, name: str, words: Sequence[str], index: int, hidden_legend: bool = False) -> str:
     radios = "".join(
-        f'<label><input type="radio" name="{escape(name)}" '
+        f'<label><input type="radio"{OWN_KEYS} name="{escape(name)}" '
         f'value="{i}"{" checked" if i == index else ""}><span>{escape(text)}</span></label>'
         for i, text in enumerate(words)
     )

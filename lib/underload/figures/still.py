@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from underload.figures.palette import FigureError, css_variables
-from underload.figures.wording import attributes, table
+from underload.figures.wording import OWN_KEYS, attributes, table
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def data_fold(tables: Sequence[str]) -> str:
     """The folded table(s) under a figure, or nothing."""
     if not tables:
         return ""
-    return f'<details class="ul-data"><summary>Data of this figure</summary>{"".join(tables)}</details>'
+    return f'<details class="ul-data"><summary{OWN_KEYS}>Data of this figure</summary>{"".join(tables)}</details>'
 
 
 def columns_of(data: Any) -> dict[str, list[Any]]:

@@ -12,6 +12,9 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 NO_VALUE = "no value"
 
+OWN_KEYS = ' data-lm-suppress-shortcuts="true"'
+"""On each element that takes the focus (a parent is not enough): JupyterLab would use its arrow keys for cells."""
+
 
 def significant(value: float, digits: int = 3) -> float:
     """`value` rounded to so many significant digits."""
@@ -88,7 +91,8 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[object]], caption: str
     body = "".join("<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row) + "</tr>" for row in rows)
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
-        f'<div class="ul-scroll" tabindex="0" role="region" aria-label="{escape(caption or "Data of this figure")}">'
+        f'<div class="ul-scroll" tabindex="0"{OWN_KEYS} role="region" '
+        f'aria-label="{escape(caption or "Data of this figure")}">'
         f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
