@@ -216,13 +216,10 @@ class _Jobs:
     def _step(self, jobs: list[_Job], kv: Any, bar: Any, *, prefill: bool, samples: list[_Job] | None = None) -> None:
         start = self.clock.now()
         batch = Batch.of([(job.sequence, len(job.sequence.tokens) - job.sequence.num_computed) for job in jobs])
-        logits = self.model.forward(batch, kv)
         drawn_for = samples or jobs
-        if samples:
-            logits = logits.expand(len(samples), -1)
-            for job in samples:
-                job.timeline.scheduled = start
-        draws = sample(logits, [job.state for job in drawn_for])
+        for job in samples or ():
+            job.timeline.scheduled = start
+        draws = self._draw(batch, kv, [job.state for job in drawn_for])
         for job in jobs:
             job.sequence.num_computed = job.sequence.num_scheduled = len(job.sequence.tokens)
         duration = self.clock.now() - start
@@ -232,6 +229,16 @@ class _Jobs:
         for job, draw in zip(drawn_for, draws, strict=True):
             self._take(job, draw)
             bar.update(1)
+
+    def _draw(self, batch: Batch, kv: Any, states: list[SamplingState]) -> list[Draw | BadLogits]:
+        """Compute the batch and choose; with one row of logits for several states, each draws from that row."""
+        if all(state.takes_argmax for state in states):
+            ids = self.model.greedy(batch, kv)  # on the fast path the logits are never written out
+            if min(ids) >= 0:
+                return [Draw(token_id) for token_id in (ids * len(states) if len(ids) == 1 else ids)]
+            # A broken row. Computing the batch again changes nothing, and its logits say what is wrong.
+        logits = self.model.forward(batch, kv)
+        return sample(logits.expand(len(states), -1) if len(logits) == 1 else logits, states)
 
     def _take(self, job: _Job, draw: Draw | BadLogits) -> None:
         """Append one token, see whether it ends the text, hand out what is safe to show."""
