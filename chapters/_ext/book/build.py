@@ -158,7 +158,9 @@ def kernel_settings(folder: Path) -> Path:
 
 def warm_up(edition: Edition) -> None:
     """Compile what the decoder compiles once on a machine, so that no page's first cell waits for it and says so."""
-    if (edition.cache / f"executed-{execution_key(edition.root)}").is_dir():
+    pages = (edition.source / "chapters").rglob("*.md")
+    wanted = any("underload.decoder" in path.read_text(encoding="utf-8") for path in pages)
+    if not wanted or (edition.cache / f"executed-{execution_key(edition.root)}").is_dir():
         return
     code = (
         "from underload.decoder import generate, load_model; from underload.request import SamplingParams; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -26,6 +27,25 @@ def add_context(app: Sphinx, page: str, template: str, context: dict[str, Any], 
         context["body"] = context["body"].replace(' role="doc-biblioentry"', ' role="listitem"')
     if doctree is None:
         context["page_is_generated"] = True
+
+
+def name_toggles(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """Give the sidebar's toggles a name: the theme leaves them empty, and a screen reader says nothing."""
+    generate = context.get("generate_toctree_html")
+    if generate is None:
+        return
+
+    def named(*arguments: Any, **options: Any) -> Any:
+        made = generate(*arguments, **options)
+        return re.sub(
+            r"(<a [^>]*>([^<]*)</a>\s*<details[^>]*>\s*<summary)>",
+            lambda found: f'{found[1]} aria-label="Pages under {escape(unescape(found[2]).strip())}">',
+            str(made),
+        )
+
+    context["generate_toctree_html"] = named
 
 
 def about(root: Path) -> dict[str, str]:
@@ -58,3 +78,4 @@ def setup(app: Sphinx) -> None:
     app.add_config_value("book_about", {}, "html")
     app.add_config_value("book_report_target", "", "html")
     app.connect("html-page-context", add_context)
+    app.connect("html-page-context", name_toggles, priority=900)  # after the theme has put its functions there
