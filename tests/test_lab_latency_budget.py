@@ -119,16 +119,20 @@ def serve_with(**slips: bool) -> Callable[..., tuple[str, Timeline]]:
     def serve(server: Any, clock: Any, text: str, max_tokens: int, arrival: float) -> tuple[str, Timeline]:
         line = Timeline(arrival=clock.now() if "arrival" in slips else arrival)
         line.sent = clock.now()
+        if "order" in slips:
+            server.turn()
+            line.scheduled = clock.now()
         ids = server.encode(text)
         line.prompt_tokens = len(ids)
         if "queued" not in slips:
             line.queued = clock.now()
         if "scheduled" in slips:
             line.scheduled = clock.now()
-        server.turn()
+        if "turn" not in slips and "order" not in slips:
+            server.turn()
         if "queued" in slips:
             line.queued = clock.now()
-        if "scheduled" not in slips:
+        if "scheduled" not in slips and "order" not in slips:
             line.scheduled = clock.now()
         answer, token = "", server.prefill(ids)
         for number in range(1, max_tokens + 1):
@@ -160,6 +164,8 @@ def serve_with(**slips: bool) -> Callable[..., tuple[str, Timeline]]:
             r"queued is .*, the instant when turn\(\) had returned; it is the instant when the prompt had become",
         ),
         ("scheduled", r"scheduled is .*, the instant when encode\(\) had returned; .* its turn had come"),
+        ("turn", r"turn\(\) was never called; a request is tokenised, waits for its turn"),
+        ("order", r"turn\(\) was called before encode\(\)"),
         ("early", r"token_times\[0\] is .*, the instant when prefill\(\) had returned; .* handed over as text"),
         ("first", r"token_times has 3 entries for 4 tokens"),
         ("wasted", r"decode\(\) ran 4 times for 4 tokens; it should run 3 times"),

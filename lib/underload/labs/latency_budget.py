@@ -291,6 +291,15 @@ def check_stamps(serve: Callable[[Server, Clock, str, int, float], tuple[str, Ti
     whole = "".join(server.pieces[:max_tokens]) + server.tail
     assert answer == whole, f"the text is {answer!r}; all that to_text() and rest() returned is {whole!r}"
 
+    calls = [name.partition("(")[0] for name, _ in server.events]
+    order = "a request is tokenised, waits for its turn, is prefilled and decoded, and hands over the rest"
+    for call in ("encode", "turn", "prefill", "rest"):
+        assert call in calls, f"{call}() was never called; {order}"
+    assert calls.index("encode") < calls.index("turn") < calls.index("prefill"), (
+        f"turn() was called {'before encode' if calls.index('turn') < calls.index('encode') else 'after prefill'}(); "
+        + order
+    )
+
     def instant(name: str, value: float | None, wanted: float, meaning: str) -> None:
         if _close(value, wanted):
             return
@@ -469,7 +478,9 @@ def check_line(fit: Callable[[Sequence[float], Sequence[float]], tuple[float, fl
     for seconds, floor, slope, words in cases:
         xs = [0, 10, 20, 30] if seconds[-1] == 0.200 else lengths
         got = fit(xs, seconds)
-        assert isinstance(got, tuple) and len(got) == 2, f"fit_line() must return (floor, per_token), got {got!r}"
+        assert isinstance(got, tuple | list) and len(got) == 2, (
+            f"fit_line() must return (floor, per_token), got {got!r}"
+        )
         for name, value, right in zip(("floor", "per_token"), got, (floor, slope), strict=True):
             swapped = (
                 " (floor and per_token are swapped)"
