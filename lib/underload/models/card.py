@@ -30,7 +30,8 @@ pipeline_tag: text-generation
 
 POCKET = """# pocket
 
-A language model of {parameters:,} parameters that fits in a pocket ({megabytes:.1f} MB) and writes about waiting in line.
+A language model of {parameters:,} parameters that fits in a pocket ({megabytes:.1f} MB)
+and writes about waiting in line.
 It is the model of the book *Under Load*: small enough to run in every lab, on any laptop, without a network.
 It is a real decoder all the same: trained, with a tokenizer, a cache, a chat template and something to say.
 
@@ -57,12 +58,14 @@ It loads in `transformers` as well, by the path of this folder.
 ## What it was trained on, and why
 
 Text made by this library (`underload.models.corpus`) and nothing else: no web page, no book, nobody's words but ours.
-There are four kinds of document: **stories** of people waiting in line, in which every count follows from the one before;
+There are four kinds of document:
+**stories** of people waiting in line, in which every count follows from the one before;
 **sums**; **notes**, which work this book's formulas on small numbers and say what its words mean;
 and **chats**, in which a user asks for any of these.
 
 A synthetic world was chosen because it can be *marked*.
-The program that writes the stories also reads them: it knows whether four people are left when three of seven were served.
+The program that writes the stories also reads them:
+it knows whether four people are left when three of seven were served.
 So "the text looks right" is a share of sentences here, not an impression.
 And the world is the book's own subject: even the model's mistakes are about queues.
 
@@ -104,9 +107,10 @@ Licence: Apache-2.0, weights and training text alike.
 
 DRAFT = """# pocket-draft
 
-The little sister of pocket: {parameters:,} parameters ({ratio:.1f} times fewer), {layers} layer instead of {target_layers},
-the same tokenizer, corpus and training script. Alone it is of little use. It is here to *guess*:
-in speculative decoding a small model proposes the next tokens and the large one checks them all in one step.
+The little sister of pocket: {parameters:,} parameters ({ratio:.1f} times fewer),
+{layers} layer instead of {target_layers}, the same tokenizer, corpus and training script.
+Alone it is of little use. It is here to *guess*: in speculative decoding a small model proposes the next tokens
+and the large one checks them all in one step.
 
 What makes a draft useful is how often it guesses right, so that was measured,
 on {prompts} held-out prompts in the corpus's own mix, up to {max_tokens} tokens each:
@@ -115,7 +119,8 @@ on {prompts} held-out prompts in the corpus's own mix, up to {max_tokens} tokens
 |---|---|---|
 {table}
 
-At temperature 1, speculative sampling would accept a token with probability **{sampled}**, over {sampled_positions:,} positions.
+At temperature 1, speculative sampling would accept a token with probability **{sampled}**
+(mean over {sampled_positions:,} positions).
 
 It agrees wherever the grammar leaves no choice.
 It fails where something must be *worked out* (how many are left, what a sum makes),

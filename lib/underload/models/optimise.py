@@ -23,9 +23,9 @@ def orthogonalised(matrix: Tensor, steps: int = 5) -> Tensor:
 class Optimiser:
     """Keeps the moments of every parameter, and moves the parameters in place."""
 
-    def __init__(self, parameters: dict[str, Tensor], *, muon: float, adam: float) -> None:
+    def __init__(self, parameters: dict[str, Tensor], *, muon: float, adam: float, decay: float) -> None:
         self.parameters = parameters
-        self.muon, self.adam = muon, adam
+        self.muon, self.adam, self.decay = muon, adam, decay
         self.first = {name: torch.zeros_like(p) for name, p in parameters.items()}
         self.second = {name: torch.zeros_like(p) for name, p in parameters.items() if not self._hidden(name)}
         self.steps = 0
@@ -44,6 +44,8 @@ class Optimiser:
                 first.mul_(0.95).add_(gradient)
                 update = orthogonalised(gradient + 0.95 * first)
                 size = max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
+                # Every update has the same size, so without a pull to zero the matrices grow until attention saturates.
+                parameter.mul_(1 - self.muon * scale * self.decay)
                 parameter.add_(update, alpha=-self.muon * scale * size)
             else:
                 second = self.second[name]

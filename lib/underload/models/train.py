@@ -52,6 +52,7 @@ class Plan:
     long_every: int = 8
     muon: float = 0.04
     adam: float = 0.015
+    weight_decay: float = 0.5  # of Muon's matrices
     warmup: int = 20
     decay: float = 0.7  # share of the steps over which the learning rate falls to nothing
 
@@ -165,7 +166,7 @@ def train(
     parameters = network.initialise(plan.shape, seed)
     for parameter in parameters.values():
         parameter.requires_grad_()
-    optimiser = Optimiser(parameters, muon=plan.muon, adam=plan.adam)
+    optimiser = Optimiser(parameters, muon=plan.muon, adam=plan.adam, decay=plan.weight_decay)
     stream = Stream(tokenizer, seed)
     losses: list[float] = []
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
