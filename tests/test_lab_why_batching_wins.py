@@ -80,6 +80,17 @@ def test_the_library_passes_its_own_checks() -> None:
     assert "judged" in lab.check_second(judge)
 
 
+def test_right_answers_in_numpy_s_types_pass() -> None:
+    def fit(sizes: Sequence[float], times: Sequence[float]) -> np.ndarray:
+        rows = np.stack([1 / np.asarray(times), np.asarray(sizes) / np.asarray(times)], axis=1)
+        return np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0]
+
+    assert "Both lines" in lab.check_fit(fit)  # type: ignore[arg-type]
+    assert "knee" in lab.check_choice(
+        lambda o, t: o / t, lambda o, t, limit: np.int64(StepLine(o, t).batch_for_step_time(limit))
+    )
+
+
 def judge(one: float, two: float, t: float) -> str:
     beyond = (two - one - t) / one
     return "shared" if beyond <= 0.25 else "twice" if beyond > 0.75 else "partly"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from numbers import Integral
 from typing import Any
 
 from underload import figures
@@ -137,8 +138,10 @@ def check_fit(fit: Callable[[Sequence[float], Sequence[float]], tuple[float, flo
     """
     sizes = [1, 2, 4, 8, 16, 32]
     found = fit(sizes, [0.030 + 0.002 * size for size in sizes])
-    assert isinstance(found, (tuple, list)) and len(found) == 2, f"fit() must return (o, t), got {found!r}"
-    o, t = map(float, found)
+    try:
+        o, t = map(float, found)  # a pair of any kind: tuple, list or array
+    except (TypeError, ValueError):
+        raise AssertionError(f"fit() must return (o, t), got {found!r}") from None
     assert not (abs(o - 0.002) < 1e-9 and abs(t - 0.030) < 1e-9), "fit() returned (t, o); the order is (o, t)"
     assert abs(o - 0.030) < 1e-6 and abs(t - 0.002) < 1e-6, (
         f"the times were made with o = 30 ms and t = 2 ms; fit() found o = {o * 1e3:.3f} ms and t = {t * 1e3:.3f} ms"
@@ -188,6 +191,7 @@ def check_floor(
     for name, batch, context, bandwidth, flops, width in cases:
         model = shape(name)
         got = floor(model, batch, context, bandwidth, flops, width)
+        assert isinstance(got, (int, float)), f"floor() must return seconds, a number; got {got!r}"
         weights, kv = width * model.num_parameters, batch * context * model.kv_bytes_per_token(width)
         compute = 2 * model.num_parameters * batch / flops
         wanted = max((weights + kv) / bandwidth, compute)
@@ -239,7 +243,7 @@ def check_choice(knee: Callable[[float, float], float], largest_batch: Callable[
         (0.020, 0.001, 0.0205, 0),
     ):
         found = largest_batch(o, t, limit)
-        assert isinstance(found, int), f"largest_batch() must return a whole number (int), got {found!r}"
+        assert isinstance(found, Integral), f"largest_batch() must return a whole number (int), got {found!r}"
         assert found >= 0, (
             f"largest_batch(o = {o}, t = {t}, limit = {limit}) is {found}; when no step is short enough it is 0"
         )
@@ -254,7 +258,7 @@ def check_choice(knee: Callable[[float, float], float], largest_batch: Callable[
 
 
 def check_second(second: Callable[[float, float, float], str]) -> str:
-    """Three machines whose second sequence costs next to nothing, half a step, and a whole step.
+    """Five machines whose second sequence costs next to nothing, half a step, or a whole step.
 
     Raises:
         AssertionError: naming the machine, its verdict, and what was wanted.

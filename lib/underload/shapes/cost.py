@@ -11,7 +11,7 @@ from underload.shapes.model import ModelShape
 class StepCost:
     """Bytes moved and floating-point operations of one step.
 
-    `weight_bytes` does not grow with the batch: that is the whole of why batching wins. Everything else does.
+    `weight_bytes` is what a batch shares: it grows by an embedding row a token only. The rest grows in proportion.
     """
 
     weight_bytes: float
@@ -44,9 +44,9 @@ def step_cost(
 ) -> StepCost:
     """The cost of one step over a ragged batch.
 
-    Counted: every weight matrix once, embedding rows per token, the output head once if any row wants logits, each
-    sequence's keys and values read once and its new ones written, 2 FLOPs per weight and token, 4 x query width FLOPs
-    per layer and (query, key) pair that the causal mask lets through. Not counted: activations, norms, softmax.
+    Counted: every weight of every layer once, embedding rows per token, the output head once if any row wants logits,
+    each sequence's keys and values read once and its new ones written, 2 FLOPs per weight and token, 4 x query width
+    FLOPs per layer and (query, key) pair that the causal mask lets through. Not counted: activations, norms, softmax.
 
     Args:
         query_lens: tokens computed in this step, one entry a sequence.

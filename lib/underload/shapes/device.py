@@ -13,7 +13,7 @@ class Device:
     name: str
     bandwidth: float  # bytes/s
     flops: float  # FLOP/s
-    memory: float  # bytes, as sold (GB = 1e9)
+    memory: float  # bytes; a sheet's GB taken as 1e9, the cautious reading
     source: str
 
 
@@ -30,7 +30,7 @@ DEVICES: dict[str, Device] = {
         ),
         _datasheet("h200", 4800, 989.4, 141, "NVIDIA H200 data sheet, SXM; half of the 1,979 printed with sparsity"),
         _datasheet("l4", 300, 121, 24, "NVIDIA L4 data sheet; half of the 242 printed with sparsity"),
-        _datasheet("l40s", 864, 362, 48, "NVIDIA L40S data sheet; half of the 733 printed with sparsity"),
+        _datasheet("l40s", 864, 362, 48, "NVIDIA L40S data sheet; the 362 printed without sparsity"),
         _datasheet(
             "rtx-4090", 1008, 165.2, 24, "NVIDIA Ada architecture paper, bf16 with fp32 accumulate, without sparsity"
         ),

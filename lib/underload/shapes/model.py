@@ -8,7 +8,7 @@ from underload.request.errors import UnderloadError
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Llama-3's stretching of the slow rotary frequencies ("The Llama 3 Herd of Models", 2024, section 3.4.2).
+    """Llama-3.1's stretching of the slow rotary frequencies (`rope_scaling` in the configuration of its checkpoints).
 
     Wavelengths longer than `original_max_positions / low_freq_factor` are slowed by `factor`, those shorter than
     `original_max_positions / high_freq_factor` are kept, and those between are interpolated.

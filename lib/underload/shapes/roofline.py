@@ -18,6 +18,7 @@ class Roofline:
 
     @property
     def seconds(self) -> float:
+        """The least time of the step, in seconds: the longer of the two."""
         return max(self.memory_seconds, self.compute_seconds)
 
     @property
