@@ -128,7 +128,8 @@ def draw(rng: random.Random, makers: tuple[Callable[[random.Random], Line], ...]
     """A random line of one of these makers, from the training side or from the held-out side."""
     make = rng.choice(makers)
     while (line := make(rng)).held_out is not held_out:
-        pass
+        if held_out:  # some kinds have no held-out side (the times table is learnt by heart): another may
+            make = rng.choice(makers)
     return line
 
 
