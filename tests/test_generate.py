@@ -1,5 +1,8 @@
 """The naive loop: the same words whatever the company, limits that are named, records that add up."""
 
+import sys
+
+import numpy as np
 import pytest
 import torch
 
@@ -81,6 +84,20 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(model, length
         ([[1]], SamplingParams(stop=("x",)), "no tokenizer"),
         ([[1]], SamplingParams(logit_bias={99: 1.0}), "99"),
         ([[1], [2]], [SamplingParams()], "2 prompts but 1"),
+        (None, None, "prompts: text.*None"),
+        (5, None, "prompts: text.*5"),
+        (b"abc", None, "prompts: text.*abc"),
+        ([b"abc"], None, "prompt 0: a prompt is"),
+        ([[1], None], None, "prompt 1: a prompt is.*None"),
+        ([{"role": "user"}], None, "prompt 0: a prompt is.*role"),
+        ([1, "text"], None, "prompt 0: a prompt is.*1"),
+        ([[1.7]], None, "whole numbers, got 1.7"),
+        ([["1"]], None, "whole numbers, got '1'"),
+        ([[True]], None, "whole numbers, got True"),
+        ([[[1]]], None, r"whole numbers, got \[1\]"),
+        ([[1]], {"max_tokens": 3}, "params: one SamplingParams"),
+        ([[1]], [None], "params must hold SamplingParams, got None"),
+        ([[1]], SamplingParams(n=10**12), "1,000,000,000,000 samples reserve.* GB free"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_anything_runs(model, prompts, params, says):
@@ -88,7 +105,31 @@ def test_what_cannot_be_served_is_refused_before_anything_runs(model, prompts, p
         generate(model, prompts, params)
 
 
-@pytest.mark.parametrize("limit", [0, -1, 33])
+@pytest.mark.parametrize(
+    "prompts",
+    [np.array([1, 2, 3]), torch.tensor([1, 2, 3]), [np.int64(1), np.int32(2), 3], (1, 2, 3), [torch.tensor([1, 2, 3])],
+     np.array([[1, 2, 3]]), range(1, 4), (ids for ids in [[1, 2, 3]])],
+    ids=["array", "tensor", "numpy ints", "tuple", "list of tensors", "2-d array", "range", "generator"],
+)  # fmt: skip
+def test_ids_may_come_in_whatever_holds_them(model, prompts):
+    params = SamplingParams(max_tokens=4, temperature=0)
+    run = generate(model, prompts, iter([params]))
+    assert [c.prompt_ids for c in run] == [[1, 2, 3]]
+    assert all(type(token) is int for token in run[0].prompt_ids)
+    assert run[0].token_ids == generate(model, [1, 2, 3], params)[0].token_ids
+
+
+def test_all_prompts_together_must_fit_into_memory(model, monkeypatch):
+    module = sys.modules["underload.decoder.generate"]  # the name in the package is the function
+    monkeypatch.setattr(module, "free_memory", lambda device: 20_000.0)  # 8 kB are reserved for each
+    generate(model, [[1]] * 2, SamplingParams(max_tokens=31))
+    with pytest.raises(InvalidRequest, match="prompt 2: 3 samples reserve 32 tokens"):
+        generate(model, [[1]] * 3, SamplingParams(max_tokens=31))
+    with pytest.raises(InvalidRequest, match="3 samples reserve 32 tokens"):  # the longest sets the length of all rows
+        generate(model, [[1]] * 3, [SamplingParams(max_tokens=n) for n in (31, 2, 2)])
+
+
+@pytest.mark.parametrize("limit", [0, -1, 33, 3.5, "7"])
 def test_max_context_is_the_models_at_most(model, limit):
     with pytest.raises(InvalidRequest, match="max_context must be 1 to 32"):
         generate(model, [[1]], max_context=limit)

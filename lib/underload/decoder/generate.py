@@ -6,14 +6,16 @@ its use: whatever serves requests more cleverly must produce the same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 from underload.decoder.batch import Batch
 from underload.decoder.detokenize import Detokenizer
 from underload.decoder.kv import ReservedRows
+from underload.decoder.load import free_memory
 from underload.decoder.measure import step_record
 from underload.decoder.model import Model
 from underload.decoder.sampling import BadLogits, Draw, SamplingState, sample, validate
@@ -79,7 +81,7 @@ def generate(
     """Continue every prompt.
 
     Args:
-        prompts: one text or list of token ids, or a list of these.
+        prompts: one text or list of token ids, or a list of these; an array of ids is as good as a list.
         params: for all prompts, or one for each; the defaults of `SamplingParams` when None.
         max_context: most tokens (prompt and output) of one sequence; the model's own limit when None.
         on_token: called as each token is handed out, on this thread; what it raises ends the run.
@@ -100,15 +102,34 @@ def generate(
 def _pairs(
     prompts: Prompt | Seq[Prompt], params: SamplingParams | Seq[SamplingParams] | None
 ) -> list[tuple[Prompt, SamplingParams]]:
-    single = isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
-    listed: list[Any] = [prompts] if single else list(prompts)
+    listed = [prompts] if isinstance(prompts, str) else _items(prompts, "prompts: text, token ids, or a list of these")
+    if listed and all(map(_is_id, listed)):
+        listed = [listed]
     if params is None or isinstance(params, SamplingParams):
         return [(prompt, params or SamplingParams()) for prompt in listed]
-    if len(params) != len(listed):
+    wishes = _items(params, "params: one SamplingParams, or a list with one for each prompt")
+    if len(wishes) != len(listed):
         raise InvalidRequest(
-            f"{len(listed)} prompts but {len(params)} sampling parameters; give one for all, or one for each"
+            f"{len(listed)} prompts but {len(wishes)} sampling parameters; give one for all, or one for each"
         )
-    return list(zip(listed, params, strict=True))
+    if strange := [item for item in wishes if not isinstance(item, SamplingParams)]:
+        raise InvalidRequest(f"params must hold SamplingParams, got {strange[0]!r:.80}")
+    return list(zip(listed, wishes, strict=True))
+
+
+def _items(value: Any, wanted: str) -> list[Any]:
+    """The items of a list or of whatever else can be gone through; arrays and tensors become plain numbers and lists.
+
+    Bytes and mappings are refused: going through them yields numbers and keys that nobody meant as token ids.
+    """
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, str | bytes | bytearray | Mapping) or not isinstance(value, Iterable):
+        raise InvalidRequest(f"{wanted}; got {value!r:.80}")
+    return [item.tolist() if hasattr(item, "tolist") else item for item in value]
+
+
+def _is_id(item: object) -> bool:
+    return isinstance(item, Integral) and not isinstance(item, bool)
 
 
 @dataclass
@@ -129,9 +150,9 @@ class _Job:
 
 class _Jobs:
     def __init__(self, model: Model, clock: Clock, max_context: int, on_token: OnToken | None, progress: bool) -> None:
-        if not 1 <= max_context <= model.shape.max_positions:
+        if not _is_id(max_context) or not 1 <= max_context <= model.shape.max_positions:
             raise InvalidRequest(
-                f"max_context must be 1 to {model.shape.max_positions} ({model.shape.name}), got {max_context}"
+                f"max_context must be 1 to {model.shape.max_positions} ({model.shape.name}), got {max_context!r}"
             )
         self.model = model
         self.clock = clock
@@ -152,9 +173,12 @@ class _Jobs:
                     raise InvalidRequest(f"{self.model.shape.name} has no tokenizer: give token ids instead of text")
                 ids = tokenizer.encode(prompt)
             else:
-                ids = [int(token) for token in prompt]
+                ids = _items(prompt, "a prompt is a text or a list of token ids")
+                if strange := [token for token in ids if not _is_id(token)]:
+                    raise InvalidRequest(f"token ids are whole numbers, got {strange[0]!r:.80}")
+                ids = [int(token) for token in ids]
+            self._check(ids, params)  # before the samples are made: there may be more of them than memory
             request = Request(str(index), ids, params, timeline)
-            self._check(ids, params)
         except InvalidRequest as error:
             raise InvalidRequest(f"prompt {index}: {error}") from error
         timeline.queued = self.clock.now()
@@ -187,11 +211,23 @@ class _Jobs:
                 f"{self.model.shape.name} has no tokenizer, so stop strings cannot be seen; use stop_token_ids"
             )
         validate(params, vocab)
+        self._check_memory(len(self.jobs) + params.n, min(len(ids) + params.max_tokens, self.max_context))
+
+    def _check_memory(self, rows: int, row_tokens: int) -> None:
+        """Refuses a cache that cannot fit: every sample reserves a whole row, and running out ends the process."""
+        each = row_tokens * self.model.shape.kv_bytes_per_token(self.model.dtype.itemsize)
+        free = free_memory(self.model.device)
+        if free is not None and rows * each > free:
+            raise InvalidRequest(
+                f"{rows:,} samples reserve {row_tokens:,} tokens of cache each, {rows * each / 1e9:,.1f} GB, and "
+                f"{self.model.device.type} has {free / 1e9:,.1f} GB free; ask for fewer prompts, n or max_tokens"
+            )
 
     def run(self) -> Run:
         if not self.jobs:
             return Run([], [])
         row_tokens = max(job.limit for job in self.jobs)
+        self._check_memory(len(self.jobs), row_tokens)
         kv = self.model.new_kv(len(self.jobs), row_tokens)
         rows = ReservedRows(len(self.jobs), row_tokens)
         for job in self.jobs:
