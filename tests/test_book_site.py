@@ -135,9 +135,10 @@ def test_axe_finds_nothing_serious(site: Site, browser: Browser, page: str, them
     assert site.axe(browser, path_of(site, page), theme) == []
 
 
+@pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("page", PAGES)
-def test_on_a_phone_nothing_scrolls_sideways_but_tables_and_code(site: Site, browser: Browser, page: str) -> None:
-    assert site.sideways(browser, path_of(site, page)) == []
+def test_nothing_scrolls_sideways_but_tables_and_code(site: Site, browser: Browser, page: str, width: int) -> None:
+    assert site.sideways(browser, path_of(site, page), width) == []
 
 
 @pytest.mark.parametrize("page", articles())
