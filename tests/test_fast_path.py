@@ -323,10 +323,28 @@ def test_what_is_out_of_range_is_refused_and_nothing_is_lost():
         (replace(good, block_tables=np.array([[0, 99]], dtype=np.int32)), "block id 99 .* 4 blocks"),
         (replace(good, block_tables=np.array([[0]], dtype=np.int32)), "block id -1"),
         (replace(good, logit_rows=np.array([5])), "logit row 5"),
+        (replace(good, positions=good.positions + 900), "positions must count up"),
+        (replace(good, positions=good.positions[::-1].copy()), "positions must count up"),
+        (replace(good, positions=good.positions - 1, context_lens=good.context_lens - 1), "from 0"),
+        (replace(good, context_lens=good.context_lens - 1), "positions must count up"),
+        (replace(good, query_lens=np.array([4], dtype=np.int32)), "4 in all for 5 token ids"),
+        (replace(good, query_lens=np.array([6], dtype=np.int32)), "6 in all for 5 token ids"),
+        (replace(good, block_tables=np.empty((0, 2), dtype=np.int32)), "one row a sequence, got 1, 1 and 0"),
     ):
         with pytest.raises(UnderloadError, match=message):
             model.forward(wrong, kv)
     assert torch.equal(model.forward(good, kv), expected)
+
+
+@pytest.mark.parametrize(
+    "other, path",
+    [("one query a key", "fast"), ("wide heads", "fast"), ("a page of floats", "fast"), ("llama", "plain")],
+)
+def test_a_cache_of_another_model_is_refused(other, path):
+    model = model_of()
+    _, (sequence,) = sequences_for(model, [[1, 2, 3]], 4, 0)
+    with pytest.raises(UnderloadError, match="not one of tiny on the fast path.* model.new_kv"):
+        model.forward(Batch.of([(sequence, 3)]), model_of(SHAPES[other], path).new_kv(4, 4))
 
 
 def test_what_is_not_supported_is_said():
@@ -428,6 +446,37 @@ def test_two_models_in_turn_and_from_two_threads():
         assert len(many) == 5
         for again in many:
             assert all(torch.equal(a, b) for a, b in zip(again, one, strict=True))
+
+
+def test_one_model_from_several_threads():
+    model = model_of()
+    lengths = ((3, 9), (500,), (40, 1, 7, 2), (200,))  # contexts of all sizes: buffers grow under the others' feet
+    prompts = [prompts_of(BASE, some, seed=i) for i, some in enumerate(lengths)]
+    expected = [run(model_of(), some)[1] for some in prompts]
+    results = [[] for _ in prompts]
+
+    def job(i):
+        for _ in range(4):
+            results[i].append(run(model, prompts[i])[1])
+
+    threads = [threading.Thread(target=job, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert results == [[one] * 4 for one in expected]
+
+
+def test_a_model_may_be_collected_while_another_is_at_work():
+    model, gone = model_of(), model_of()
+    for one in (gone, model):
+        run(one, prompts_of(BASE, (5,)))
+    path, release = model._path, gone._path._release
+    thread = threading.Thread(target=lambda: path._team.run(path._job, release), daemon=True)
+    thread.start()  # the collector may call `release` from within any line of Python, also one that holds the lock
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_helpers_go_to_sleep_and_wake_up():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
@@ -34,7 +35,7 @@ class FastPath:
 
     Weights are copied into panels in the dtype that they have; arithmetic, keys and values are float32. One order of
     summation serves every batch, chunk, block size and number of threads, so it is batch-invariant always, at no cost.
-    Not for use from two threads at once with one cache; two models may run from two threads, one step at a time.
+    Threads may share it, each with a cache of its own: one batch is computed at a time, and the others wait.
 
     Args:
         threads: cores to use; None takes torch's number (`torch.get_num_threads`).
@@ -58,7 +59,9 @@ class FastPath:
         self._matrices, self._vectors = packed.matrices, packed.vectors
         self._sequences = 0  # most sequences in a step so far
         self._number = 0
+        self._lock, self._process = threading.Lock(), os.getpid()  # one batch at a time: the buffers are shared
         self._kv: FastKV | None = None
+        self._result: np.ndarray | None = None
         self._job: Job | None = None
         self._release: Callable[[], Any] = lambda: None
         self._size = np.zeros(compiled.SIZES, dtype=np.int64)
@@ -89,7 +92,8 @@ class FastPath:
         """Compute the batch, write its keys and values into `kv`; float32 logits [len(batch.logit_rows), vocab].
 
         Raises:
-            UnderloadError: a token id, position or block id out of range; nothing was computed then.
+            UnderloadError: a token id, position or block id out of range, or a cache of another model; nothing was
+                computed then.
         """
         logits = np.empty((len(batch.logit_rows), self.shape.vocab_size), dtype=np.float32)
         self._compute(batch, kv, compiled.LOGITS, logits)
@@ -115,6 +119,42 @@ class FastPath:
     def _compute(self, batch: Batch, kv: FastKV, want: int, result: np.ndarray) -> None:
         if batch.num_tokens == 0:
             return
+        self._check(batch, kv)
+        if self._process != os.getpid():  # a forked child: the thread that may hold the lock did not come along
+            self._lock, self._process = threading.Lock(), os.getpid()
+        with self._lock:
+            self._compute_alone(batch, kv, want, result)
+
+    def _check(self, batch: Batch, kv: FastKV) -> None:
+        """Compiled code looks no index up twice: what does not hang together here would be read outside the arrays."""
+        shape, pool = self.shape, getattr(kv, "keys", None)
+        needed = (shape.num_layers, shape.num_kv_heads, wide(shape.head_dim))
+        found = (pool.shape[0], *pool.shape[3:]) if isinstance(pool, np.ndarray) else type(kv).__name__
+        if found != needed:
+            raise UnderloadError(
+                f"this cache is not one of {shape.name} on the fast path: (layers, KV heads, lanes of a head) must be "
+                f"{needed}, got {found}; make it with model.new_kv"
+            )
+        if not len(batch.query_lens) == len(batch.context_lens) == len(batch.block_tables):
+            raise UnderloadError(
+                f"query_lens, context_lens and block_tables need one row a sequence, got {len(batch.query_lens)}, "
+                f"{len(batch.context_lens)} and {len(batch.block_tables)}"
+            )
+        query_lens = batch.query_lens.astype(np.int64)
+        if int(query_lens.min()) < 0 or not int(query_lens.sum()) == len(batch.token_ids) == len(batch.positions):
+            raise UnderloadError(
+                f"query_lens must be 0 or more and sum to the tokens, got {int(query_lens.sum())} in all for "
+                f"{len(batch.token_ids)} token ids and {len(batch.positions)} positions"
+            )
+        # The last token of a sequence lies at context - 1, the one before it at context - 2, ...
+        positions = np.repeat(batch.context_lens - np.cumsum(query_lens), query_lens) + np.arange(batch.num_tokens)
+        if int(batch.positions.min()) < 0 or not np.array_equal(positions, batch.positions):
+            raise UnderloadError(
+                "positions must count up from 0 or more to context_lens - 1 in each sequence, and do not; make the "
+                "batch with Batch.of"
+            )
+
+    def _compute_alone(self, batch: Batch, kv: FastKV, want: int, result: np.ndarray) -> None:
         context = int(batch.context_lens.max())
         self._bind(kv, min(batch.num_sequences, STEP_ROWS), context)
         steps = -(-batch.num_tokens // STEP_ROWS)
@@ -153,6 +193,7 @@ class FastPath:
         failed = np.zeros(2, dtype=np.int64)
 
         def before() -> None:
+            self._result = result  # kept: a step that an interrupt left half done is finished, into it, by the next
             self._positions[:rows] = positions
             np.take(self._turns, positions, axis=0, out=self._row_turns[:rows])
             compiled.prepare(

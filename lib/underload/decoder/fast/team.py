@@ -30,7 +30,8 @@ class Team:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._lock = threading.Lock()  # one step at a time
+        # One step at a time. Reentrant, since a collected model calls `forget` wherever its thread happens to be.
+        self._lock = threading.RLock()
         self._job: Job | None = None
         self._steps = 0
         self._start()
@@ -86,7 +87,7 @@ class Team:
         if self._job is not None:
             self._job[1][TICKET] = OVER
             self._job = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._start()
 
     def _help(self, index: int) -> None:
