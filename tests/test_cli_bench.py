@@ -71,6 +71,7 @@ def test_two_sizes_make_a_line_that_proves_nothing_and_one_makes_none(bench, cap
         (["--path", "slow"], "slow"),
         (["--steps", "0"], "--steps"),
         (["--context", "9999"], "9999"),
+        (["--batch", "99999999999999999999"], "99,999,999,999,999,999,999"),
         (["--model", "shape:nope"], "nope"),
     ],
 )

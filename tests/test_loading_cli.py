@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,8 +32,6 @@ def test_help_teaches_and_needs_no_torch():
 
 
 def _environment() -> dict[str, str]:
-    import os
-
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
@@ -167,6 +167,30 @@ def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
     assert "interrupted" in capsys.readouterr().err
 
 
+def test_a_reader_that_has_gone_is_no_error_and_a_full_disk_is_one_line():
+    command = [sys.executable, "-m", "underload", "model", "info", "shape:llama-3-8b", "--json"]
+    # Buffered, as it is for a user: what is left in the buffer at the end must not fail when nobody catches it.
+    environment = {name: value for name, value in _environment().items() if name != "PYTHONUNBUFFERED"}
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=environment)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+    if Path("/dev/full").exists():
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "No space left" in done.stderr
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
+    place = tmp_path / "file"
+    place.write_text("in the way")
+    assert main(["labs", "copy", str(place)]) == 2
+    err = capsys.readouterr().err
+    assert str(place) in err and err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -183,7 +207,7 @@ def test_memory_sizes(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0GB", "1e9", "24XB", "nan"])
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0GB", "1e9", "24XB", "nan", "9" * 400])
 def test_sizes_that_are_none(text):
     with pytest.raises(UnderloadError, match="memory size"):
         parse_size(text)

@@ -42,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code (argparse itself exits with 2 on a bad command line)."""
     args = build_parser().parse_args(argv)
     try:
-        return int(args.run(args) or 0)
+        code = int(args.run(args) or 0)
+        sys.stdout.flush()  # here, where a reader that has gone or a full disk is still an error to be told
+        return code
     except UnderloadError as error:
         print(f"underload: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -50,9 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("underload: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has gone. Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader (head, less) has gone
         return 0
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"underload: {what}{error.strerror or error}; name another place, or mend this one", file=sys.stderr)
+        if not error.filename:
+            _drop_output()
+        return 2
+
+
+def _drop_output() -> None:
+    """Python would complain once more when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:

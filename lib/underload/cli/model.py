@@ -306,8 +306,8 @@ def parse_size(text: str) -> float:
         )
     power = " KMGT".index(match[2].upper() or " ")
     size = float(match[1]) * (1024.0 if match[3] else 1000.0) ** power
-    if size <= 0:
-        raise UnderloadError(f"a memory size must be above 0, got {text!r}")
+    if not 0 < size < float("inf"):
+        raise UnderloadError(f"a memory size must be above 0 and below 1e308 bytes, got {text!r:.40}")
     return size
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from underload.decoder.batch import Batch
+from underload.decoder.load import free_memory
 from underload.decoder.model import Model
 from underload.request import BlockTable, Sequence, StepRecord, UnderloadError
 from underload.shapes import shape, step_cost
@@ -140,6 +141,15 @@ def _repeat(model: Model, batch_size: int, context: int, *, computed: int, runs:
         raise UnderloadError(
             f"need a batch of at least 1 and a context of 1 to {model.shape.max_positions} ({model.shape.name}), "
             f"got {batch_size} and {context}"
+        )
+    needed, free = (
+        batch_size * context * model.shape.kv_bytes_per_token(model.dtype.itemsize),
+        free_memory(model.device),
+    )
+    if free is not None and needed > free:
+        raise UnderloadError(
+            f"a batch of {batch_size:,} with {context:,} tokens each needs {needed / 1e9:,.1f} GB of cache, and "
+            f"{model.device.type} has {free / 1e9:,.1f} GB free; take a smaller batch or context"
         )
     kv = model.new_kv(batch_size, context)
     ids = np.random.default_rng(0).integers(0, model.shape.vocab_size, size=(batch_size, context))
