@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from underload.decoder import Batch, Model, Weights, generate, load_model
-from underload.request import BlockTable, FinishReason, InvalidRequest, SamplingParams, Sequence
+from underload.decoder import Batch, Model, Weights, ceilings, generate, load_model
+from underload.request import BlockTable, FinishReason, InvalidRequest, SamplingParams, Sequence, UnderloadError
 from underload.shapes import ModelShape
 
 SHAPE = ModelShape("tiny", 61, 32, 2, 4, 2, 8, 48, 32, tied=True)
@@ -127,6 +127,13 @@ def test_all_prompts_together_must_fit_into_memory(model, monkeypatch):
         generate(model, [[1]] * 3, SamplingParams(max_tokens=31))
     with pytest.raises(InvalidRequest, match="3 samples reserve 32 tokens"):  # the longest sets the length of all rows
         generate(model, [[1]] * 3, [SamplingParams(max_tokens=n) for n in (31, 2, 2)])
+
+
+def test_a_model_without_weights_is_refused():
+    with pytest.raises(InvalidRequest, match="'meta'.* holds no weights"):
+        generate(load_model("shape:bench-s", device="meta", path="plain"), [[1]])
+    with pytest.raises(UnderloadError, match="'meta' computes nothing"):
+        ceilings("meta")
 
 
 @pytest.mark.parametrize("limit", [0, -1, 33, 3.5, "7"])

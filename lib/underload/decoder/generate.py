@@ -150,6 +150,8 @@ class _Job:
 
 class _Jobs:
     def __init__(self, model: Model, clock: Clock, max_context: int, on_token: OnToken | None, progress: bool) -> None:
+        if model.device.type == "meta":
+            raise InvalidRequest(f"{model.shape.name} is on device 'meta', which holds no weights; load it on 'cpu'")
         if not _is_id(max_context) or not 1 <= max_context <= model.shape.max_positions:
             raise InvalidRequest(
                 f"max_context must be 1 to {model.shape.max_positions} ({model.shape.name}), got {max_context!r}"

@@ -36,6 +36,8 @@ class Ceilings:
 
 def ceilings(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Ceilings:
     """Measure the streaming bandwidth and the matrix product of a device: once a process, a second or two."""
+    if torch.device(device).type == "meta":
+        raise UnderloadError("device 'meta' computes nothing, so it has no speed; use 'cpu' or 'cuda'")
     return _ceilings(str(device), dtype)
 
 
