@@ -122,6 +122,8 @@ on {prompts} held-out prompts in the corpus's own mix, up to {max_tokens} tokens
 At temperature 1, speculative sampling would accept a token with probability **{sampled}**
 (mean over {sampled_positions:,} positions).
 
+It was trained briefly on purpose: with more steps it agrees more often,
+and a draft that is seldom wrong would teach little about being wrong.
 It agrees wherever the grammar leaves no choice.
 It fails where something must be *worked out* (how many are left, what a sum makes),
 and where all ways to go on are about as good, so that the first choice of the two is a matter of accident.
