@@ -64,16 +64,24 @@ class Team:
             if control[TICKET] != OVER:  # an interrupt hit the caller in the middle of its last step
                 work(0, 0, control, *rest)
             self._steps += 1
-            before()
-            for i in range(1, self.threads):
-                if self._asleep[i]:
-                    self._asleep[i] = False
-                    self._wake[i].release()
-            work(0, 0, control, *rest)
+            try:
+                before()
+                for i in range(1, self.threads):
+                    if self._asleep[i]:
+                        self._asleep[i] = False
+                        self._wake[i].release()
+            finally:
+                # Also when an interrupt came: helpers that have begun write into arrays that the caller, on its way
+                # out, would give back. Where nothing was offered yet this returns at once.
+                work(0, 0, control, *rest)
 
     def forget(self, job: Job | None) -> None:
-        """Let go of a job that will not run again."""
+        """Let go of a job that will not run again. A step of it that two interrupts left half done is finished first:
+        its arrays are about to be used for other things, and a helper may still be at work on it."""
         with self._lock:
+            if job is not None and self._process == os.getpid():
+                work, control, rest = job
+                work(0, 0, control, *rest)  # returns at once when the step is over
             if self._job is job:
                 self._call_back()
                 self._job = None
