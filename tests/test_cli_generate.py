@@ -187,13 +187,14 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(tiny, capsys, monkeypat
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_ctrl_c_at_a_terminal(tiny):
+def test_ctrl_c_at_a_terminal():
     import pty
     import select
     import time
 
-    # A long answer from an untrained model: it writes any byte, escape characters among them.
-    command = [*tiny, "--chat", "--max-tokens", "450", "--ignore-eos", "--seed", "1"]
+    # Seconds of answer, so that the key is pressed before its end also where this process waits for its turn.
+    command = ["generate", "--model", "pocket", "--path", "plain", "--chat"]
+    command += ["--max-tokens", "1900", "--ignore-eos", "--seed", "1"]
     ours, theirs = pty.openpty()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "dumb"}
     process = subprocess.Popen(
