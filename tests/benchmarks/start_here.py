@@ -32,12 +32,10 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     rounds, tokens = (1, 8) if options.quick else (options.rounds, 96)
     model = load_model("pocket")
-    prompt = model.tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Tell me a story about Mira and the bakery."}]
-    )
+    prompt = "Mira goes to the bakery"
 
     def serve(users: int) -> float:
-        wishes = [SamplingParams(max_tokens=tokens, temperature=0.7, seed=i, ignore_eos=True) for i in range(users)]
+        wishes = [SamplingParams(max_tokens=tokens, temperature=0.5, seed=i, ignore_eos=True) for i in range(users)]
         return lab.rate(generate(model, [prompt] * users, wishes))
 
     serve(1)  # warms up

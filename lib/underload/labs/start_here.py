@@ -149,3 +149,8 @@ def summary(rates: Mapping[int, Rates], guess: float | None, users: int = 32) ->
                 f"  {label} {100 * each[users][0] / each[1][0]:.0f} %"
                 f" (and together {each[users][1] / each[1][1]:.1f} times as much as one alone)"
             )
+    told = recorded()
+    where = told["machine"]["gpu"] or told["machine"]["cpu"]
+    load = told["other_load"]
+    busy = "" if load is None else f", while other work took {100 * load:.0f} % of the machine"
+    print(f"the book's was recorded on {told['date']}, {where}, {told['machine']['threads']} threads{busy}")
