@@ -556,3 +556,18 @@ def test_a_cache_folder_that_cannot_be_written_is_done_without():
 
 def test_helpers_share_one_team_a_size():
     assert model_of(threads=2)._path._team is model_of(SHAPES["qwen2"], threads=2)._path._team is teams.team(2)
+
+
+def test_collecting_a_model_waits_for_nobody():
+    # The collector may strike a helper that the thread with the team's lock is about to wake.
+    model, gone = model_of(), model_of()
+    for one in (gone, model):
+        run(one, prompts_of(BASE, (5,)))
+    team, collect = model._path._team, gone._path._release
+    with team._lock:
+        collector = threading.Thread(target=collect)
+        collector.start()
+        collector.join(20)
+        assert not collector.is_alive() and len(team._let_go) == 1
+    run(model, prompts_of(BASE, (5,)))
+    assert not team._let_go

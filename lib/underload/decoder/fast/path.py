@@ -111,8 +111,8 @@ class FastPath:
 
     def close(self) -> None:
         """Let go of the buffers. The threads are the process's, asleep unless a step runs; they end with it."""
-        self._release()
-        self._job = self._kv = None
+        self._forget()
+        self._kv = None
 
     # -------------------------------------------------- one batch
 
@@ -222,7 +222,7 @@ class FastPath:
         if kv is self._kv and context + 32 <= self._size[compiled.CONTEXT] and sequences <= self._sequences:
             return
         shape, size = self.shape, self._size
-        self._release()
+        self._forget()
         if context + 32 > size[compiled.CONTEXT] or sequences > self._sequences:
             context = max(context * 5 // 4 + 32, int(size[compiled.CONTEXT]), 256)
             self._sequences = max(sequences, self._sequences)
@@ -270,7 +270,13 @@ class FastPath:
         with _notice_if_slow("compiling the fast path for this machine (once, some 10 s; kept for the next time)"):
             compiled.work(0, 0, self._control, *rest)  # there is nothing to do yet: this only compiles
         self._job = (compiled.work, self._control, rest)
-        self._release = weakref.finalize(self, self._team.forget, self._job)
+        self._release = weakref.finalize(self, self._team.let_go, self._job)
+
+    def _forget(self) -> None:
+        """Let the team go of the present buffers; waits for a step that is at work on them."""
+        self._team.forget(self._job)
+        self._release()
+        self._job = None
 
     def _grow_turns(self, positions: int) -> None:
         n = min(max(2 * len(self._turns), positions, 512), max(self.shape.max_positions, positions))

@@ -11,6 +11,7 @@ then it blocks, and costs nothing until it is woken.
 import atexit
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +31,9 @@ class Team:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        # One step at a time. Reentrant, since a collected model calls `forget` wherever its thread happens to be.
+        # One step at a time. Reentrant, since a collected model calls `let_go` wherever its thread happens to be.
         self._lock = threading.RLock()
+        self._let_go: deque[Job] = deque()  # jobs of collected models that the lock's holder still has to forget
         self._job: Job | None = None
         self._steps = 0
         self._start()
@@ -74,6 +76,19 @@ class Team:
                 # Also when an interrupt came: helpers that have begun write into arrays that the caller, on its way
                 # out, would give back. Where nothing was offered yet this returns at once.
                 work(0, 0, control, *rest)
+            while self._let_go:
+                self.forget(self._let_go.pop())
+
+    def let_go(self, job: Job) -> None:
+        """`forget` for the garbage collector. It may strike any thread anywhere, also a helper inside the semaphore
+        that the lock's holder is about to release; so this never waits, and leaves the job to the holder instead."""
+        if not self._lock.acquire(blocking=False):
+            self._let_go.append(job)
+            return
+        try:
+            self.forget(job)
+        finally:
+            self._lock.release()
 
     def forget(self, job: Job | None) -> None:
         """Let go of a job that will not run again. A step of it that two interrupts left half done is finished first:
