@@ -231,8 +231,10 @@ def test_ctrl_c_at_a_terminal():
 
 def _take_terminal():
     import fcntl
+    import signal
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it, and so would their children
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C reaches this process as a signal
 
 
