@@ -298,7 +298,7 @@ def test_pocket_explains_the_books_words(pocket):
 
 def test_the_draft_agrees_as_often_as_its_card_says(pair):
     stated = json.loads((FOLDER / "pocket-draft/evaluation.json").read_text())["agreement"]
-    assert 0.60 <= stated["greedy"]["all"]["share"] <= 0.92  # below, drafts are wasted; above, nothing is left to learn
+    assert 0.60 <= stated["greedy"]["all"]["share"] <= 0.85  # below, drafts are wasted; above, little is left to learn
     sample = evaluate.agreement(pair["pocket"], pair["pocket-draft"], 24, max_tokens=48)
     assert abs(sample["greedy"]["all"]["share"] - stated["greedy"]["all"]["share"]) < 0.15
     assert abs(sample["sampled"]["share"] - stated["sampled"]["share"]) < 0.15

@@ -15,14 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-from step_time import others
+from step_time import others, store
 
 from underload.decoder import Model, generate, load_model, machine
 from underload.figures.landing import cover
@@ -100,10 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     print(f"other processes used {found.get('other_load', float('nan')):.0%} of the machine")
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        # one line a list of numbers: a stored file that shows what a new recording changed
-        text = re.sub(r"\[[^\[\]{}]*\]", lambda lot: " ".join(lot.group().split()), json.dumps(found, indent=1))
-        options.out.write_text(text + "\n")
+        store(options.out, found)
     return 0
 
 

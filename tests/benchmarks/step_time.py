@@ -37,6 +37,13 @@ PROMPTS = (1, 2, 4, 8)
 ROWS = (1, 2, 3, 4, 8, 16, 32)
 
 
+def store(path: Path, found: dict[str, Any]) -> None:
+    """Write a recording with one line a list of numbers, so that people can read it and see what a new one changed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda lot: " ".join(lot.group().split()), json.dumps(found, indent=1))
+    path.write_text(text + "\n")
+
+
 @contextmanager
 def others(record: dict[str, float]) -> Iterator[None]:
     """Put into `record` the share of the machine that other processes used meanwhile (0 to 1); Linux only."""
@@ -188,10 +195,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{one['model']}, {one['path']}: ms a step by batch size   {shown}")
     print(f"other processes used {found.get('other_load', float('nan')):.0%} of the machine")
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        # One line a list of times: a stored file that people can read, and that shows what a new recording changed.
-        text = re.sub(r"\[[^\[\]{}]*\]", lambda lot: " ".join(lot.group().split()), json.dumps(found, indent=1))
-        options.out.write_text(text + "\n")
+        store(options.out, found)
     return 0
 
 
