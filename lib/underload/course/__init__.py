@@ -19,6 +19,7 @@ from underload.course.handout import handout
 from underload.course.inspection import faults
 from underload.course.marks import LabError
 from underload.course.page import lab_page
+from underload.course.points import Points
 from underload.course.secrets import Secrets, secrets
 from underload.course.source import read_notebook, write_notebook
 
@@ -26,6 +27,7 @@ __all__ = [
     "Answer",
     "Copy",
     "LabError",
+    "Points",
     "Secrets",
     "faults",
     "find_labs",

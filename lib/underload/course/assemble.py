@@ -1,9 +1,9 @@
 """What is run for one submission: the student's answers between the lab's own cells, in the lab's order.
 
 Tests and given cells always come from the source, whatever was made of them in the submission. A given cell that the
-student changed (a switch, one more import) runs a second time as they left it; a cell that only shows things runs only if
-it was changed. Cells that the student added run where they stand. What is missing, copied, moved or changed is a problem
-that is told, not one that stops anything.
+student changed (a switch, one more import) runs a second time as they left it; a cell that only shows things runs only
+if it was changed. Cells that the student added run where they stand. What is missing, copied, moved or changed is a
+problem that is told, not one that stops anything.
 """
 
 from __future__ import annotations
