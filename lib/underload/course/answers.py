@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nbformat import NotebookNode
 
+from underload.course.handout import handout
 from underload.course.marks import LabError, regions
-from underload.course.source import task_of, where
+from underload.course.outline import name_of, split_rubric
+from underload.course.source import is_solution, task_of, where
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,43 @@ def tasks(source: NotebookNode) -> list[str]:
             if task is not None and task not in found:
                 found.append(task)
     return found
+
+
+def solved(source: NotebookNode, changed: Mapping[str, str] | None = None) -> NotebookNode:
+    """The hand-out with every answer filled in, as a perfect student would hand it in.
+
+    changed: other code for some answer cells, by grade_id.
+
+    Raises:
+        LabError: `changed` names a cell that is no answer of the lab.
+    """
+    made = handout(source)
+    left = dict(changed or {})
+    for index, (cell, original) in enumerate(zip(made.cells, source.cells, strict=True)):
+        if is_solution(original):
+            name = name_of(original)
+            cell.source = left.pop(name) if name in left else solved_cell(original, index)
+    if left:
+        raise LabError(
+            f"no answer cell is named {', '.join(map(repr, left))}; there are: {', '.join(answer_cells(source))}"
+        )
+    return made
+
+
+def solved_cell(cell: NotebookNode, index: int) -> str:
+    """One cell with its solution and without marks, hidden tests and rubric."""
+    kept: list[str] = []
+    for part in regions(cell.source, where(cell, index)):
+        if part.kind == "text":
+            kept += part.lines
+        elif part.kind == "solution":
+            kept += split_rubric(list(part.lines), "")[0].splitlines() if cell.cell_type == "markdown" else part.lines
+    return "\n".join(kept)
+
+
+def answer_cells(source: NotebookNode) -> list[str]:
+    """The names of the lab's answer cells, open answers included, in their order."""
+    return [name_of(cell) for cell in source.cells if is_solution(cell)]
 
 
 def solution(source: NotebookNode, task: str | int) -> Answer:

@@ -8,6 +8,7 @@ problem that is told, not one that stops anything.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -114,6 +115,20 @@ def assemble(source: NotebookNode, submission: NotebookNode | None = None) -> As
         made += [_own(own) for own in extra.get(name, [])]
     problems += _broken(made)
     return Assembly(lab, tuple(made), answers, tuple(problems), frozenset(untouched))
+
+
+def given_names(source: NotebookNode) -> frozenset[str]:
+    """The names that a lab's given cells import or define: what its tests rely on, whatever a student makes of them."""
+    names: set[str] = set()
+    for cell in source.cells:
+        if role(cell) != "given":
+            continue
+        for node in ast.parse(cell.source).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+    return frozenset(names)
 
 
 def _own(cell: NotebookNode) -> Step:

@@ -20,7 +20,8 @@ VERSION = 1
 @dataclass(frozen=True)
 class PartResult:
     """What one graded part earned. `earned` is None for an open answer that nobody has marked yet; `said` is the reason
-    when points were lost for something other than a check (a missing cell, the time limit, the library's own version)."""
+    when points were lost for something else than a check (a missing cell, the time limit, the library's own version).
+    """
 
     name: str
     task: str
