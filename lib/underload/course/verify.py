@@ -1,0 +1,229 @@
+"""Whether a lab's grader is right: the hand-out earns nothing, the solution everything, and typical wrong answers what
+they should, and no other task's points with them.
+
+A wrong answer runs from the lab's state before its task: one process goes through the solution once and is forked where
+a task begins, so that a wrong answer costs a fork and the cells from there on. Of each lab one wrong answer is graded
+end to end besides, as a submission. The solution's marks are those that the run under nbval stored and compared; here
+they are read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from underload.course.answers import solved
+from underload.course.assemble import Step, assemble, given_names
+from underload.course.handout import handout
+from underload.course.inspection import faults
+from underload.course.marks import LabError
+from underload.course.outline import Outline, name_of, outline
+from underload.course.points import number
+from underload.course.process import Process
+from underload.course.source import read_notebook
+from underload.course.wrong import Wrong, read_wrong
+
+#: Wrong answers that a task needs before its grader counts as tried.
+ENOUGH = 6
+#: Hidden inputs that are drawn with each of these must give the solution full marks and the wrong answers the same.
+SECRETS = (b"", b"one class", b"another class")
+
+
+@dataclass
+class Verified:
+    """What verifying one lab found: `complaints` is empty for a sound one."""
+
+    lab: str
+    complaints: list[str] = field(default_factory=list)
+    wrong: int = 0
+    harmless: int = 0
+    parts: int = 0
+    points: float = 0.0
+    bonus: float = 0.0
+    seconds: float = 0.0
+    seconds_each: float = 0.0
+
+
+def verify(path: Path, wrong: Path | None = None, *, workers: int = 2) -> Verified:
+    """Verify one lab. `wrong`: its wrong answers (default: ../tests/course/LAB.toml beside the lab's folder).
+
+    Raises:
+        LabError: the lab or its wrong answers cannot be read at all.
+    """
+    began = time.perf_counter()
+    source = read_notebook(path)
+    found = Verified(path.stem, [f"as a source: {fault}" for fault in faults(source)])
+    if found.complaints:
+        return found
+    lab = outline(source)
+    found.parts, found.points, found.bonus = len(lab.parts), lab.points, lab.bonus
+    if not lab.parts:
+        return found
+    answers = read_wrong(wrong or default_wrong(path), source)
+    found.wrong = sum(not one.harmless for one in answers)
+    found.harmless = len(answers) - found.wrong
+    found.complaints += _enough(source, lab, answers)
+    found.complaints += stored_marks(source, lab)
+    found.complaints += _run_all(source, lab, answers, workers, found)
+    found.complaints += _end_to_end(source, answers)
+    found.seconds = time.perf_counter() - began
+    return found
+
+
+def default_wrong(path: Path) -> Path:
+    """Where a lab's wrong answers lie."""
+    return path.resolve().parent.parent / "tests" / "course" / f"{path.stem}.toml"
+
+
+def _enough(source: NotebookNode, lab: Outline, answers: Sequence[Wrong]) -> Iterator[str]:
+    for task in lab.tasks:
+        if all(part.manual for part in task.parts):
+            continue
+        count = sum(one.task == task.name and not one.harmless for one in answers)
+        if count < ENOUGH:
+            yield f"task {task.name} has {count} wrong answers; it needs {ENOUGH}"
+
+
+def stored_marks(source: NotebookNode, lab: Outline) -> Iterator[str]:
+    """Parts whose stored output, which the run under nbval compares, is not their full points."""
+    cells = {name_of(cell): cell for cell in source.cells}
+    for part in lab.parts:
+        if part.manual:
+            continue
+        said = [
+            output.data.get("text/plain", "")
+            for output in cells[part.name].outputs
+            if output.output_type == "execute_result"
+        ]
+        if said != [number(part.points)]:
+            yield (
+                f"the stored run gives {part.name} {' '.join(said) or 'nothing'} of {number(part.points)} points; "
+                f"run python -m underload.course.store labs/{lab.lab}.ipynb"
+            )
+
+
+def _run_all(
+    source: NotebookNode, lab: Outline, answers: Sequence[Wrong], workers: int, found: Verified
+) -> Iterator[str]:
+    names = given_names(source)
+    steps = assemble(source).steps
+    full = {part.name: part.points for part in lab.parts if not part.manual}
+    with Process.start() as root, ThreadPoolExecutor(workers) as pool:
+        begins = next(index for index, step in enumerate(steps) if step.role == "answer")
+        for step in steps[:begins]:
+            error = root.run(step.source, name=step.name).error
+            if error:
+                yield f"the given cell {step.name} fails: {error}"
+        untouched = assemble(source, handout(source)).steps
+        with root.fork() as blank:
+            earned = _go(blank, untouched[begins:], lab, names)
+        for name, (points, _) in earned.items():
+            if points:
+                yield f"the hand-out earns {number(points)} points in {name}; it must earn 0"
+        seen: set[str] = set()
+        spent = 0.0
+        for index, step in enumerate(steps[begins:], begins):
+            if step.role == "answer" and step.task not in seen:
+                seen.add(str(step.task))
+                rest = steps[index:]
+                mine = [one for one in answers if one.task == step.task]
+                began = time.perf_counter()
+                for one, complaints in zip(
+                    mine,
+                    pool.map(lambda one, rest=rest: list(_try(root, one, rest, lab, names, full)), mine),
+                    strict=True,
+                ):
+                    yield from (f"{one}: {complaint}" for complaint in complaints)
+                spent += time.perf_counter() - began
+            if step.role == "test":
+                part = lab.part(step.name)
+                for secret in SECRETS:
+                    tested = root.test(
+                        step.source, name=step.name, library=_library(lab, part.task), given=names, hidden_seed=secret
+                    )
+                    if tested.points != part.points:
+                        why = tested.error or tested.used or _failed(tested.checks)
+                        drawn = f" with hidden inputs drawn from {secret!r}" if secret else ""
+                        yield f"the solution earns {number(tested.points)} of {part.name}{drawn}: {why}"
+            else:
+                error = root.run(step.source, name=step.name).error
+                if error:
+                    yield f"the cell {step.name} fails with the solutions before it: {error}"
+        found.seconds_each = spent / max(1, len(answers))
+
+
+def _library(lab: Outline, task: str) -> tuple[str, ...]:
+    return next(one.library for one in lab.tasks if one.name == task)
+
+
+def _go(process: Process, steps: Sequence[Step], lab: Outline, names: frozenset[str]) -> dict[str, tuple[float, str]]:
+    """Run cells and tests; each tested part's points, and why not more."""
+    earned: dict[str, tuple[float, str]] = {}
+    for step in steps:
+        if step.role == "test":
+            tested = process.test(
+                step.source, name=step.name, library=_library(lab, lab.part(step.name).task), given=names
+            )
+            earned[step.name] = tested.points, tested.used or tested.error or _failed(tested.checks)
+        else:
+            process.run(step.source, name=step.name)
+    return earned
+
+
+def _failed(checks: Sequence[object]) -> str:
+    return "; ".join(f"{check.what}: {check.said}" for check in checks if check.said)  # type: ignore[attr-defined]
+
+
+def _try(
+    root: Process, one: Wrong, rest: Sequence[Step], lab: Outline, names: frozenset[str], full: Mapping[str, float]
+) -> Iterator[str]:
+    """What one wrong answer earned against what it should; it runs with everything after it."""
+    steps = [Step(s.role, s.name, one.code.get(s.name, s.source), s.task) for s in rest]
+    with root.fork() as child:
+        earned = _go(child, steps, lab, names)
+    for name, (points, why) in earned.items():
+        wanted = one.earns.get(name, full[name])
+        if abs(points - wanted) > 1e-9:
+            said = why or "every check passed"
+            yield f"{name} earned {number(points)} points and should have {number(wanted)} ({said})"
+    if one.uses and not any(one.uses in why for _, why in earned.values()):
+        yield f"that it uses {one.uses} was not seen"
+
+
+def _end_to_end(source: NotebookNode, answers: Sequence[Wrong]) -> Iterator[str]:
+    """One wrong answer as a submission, through everything that a submission goes through."""
+    from underload.course.grade import grade_one
+
+    one = next((one for one in answers if not one.harmless), None)
+    if one is None:
+        return
+    result = grade_one(source, solved(source, one.code), "verify")
+    full = {part.name: part.points for part in result.parts}
+    for part in result.parts:
+        if part.manual:
+            continue
+        wanted = one.earns.get(part.name, full[part.name])
+        if part.earned != wanted:
+            earned = f"{part.name} earned {part.earned} and should have {number(wanted)}"
+            yield f"{one}, graded as a submission: {earned} ({part.said})"
+
+
+def chosen(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The notebooks of a folder of labs, or those of these names.
+
+    Raises:
+        LabError: a name that is no lab of the folder, or a folder without labs.
+    """
+    have = sorted(folder.glob("*.ipynb"))
+    if not have:
+        raise LabError(f"no labs (*.ipynb) in {folder}")
+    wanted = [Path(name).name.removesuffix(".ipynb") for name in names]
+    for name in wanted:
+        if name not in {path.stem for path in have}:
+            raise LabError(f"there is no lab {name!r}; there are: {', '.join(path.stem for path in have)}")
+    return [path for path in have if not wanted or path.stem in wanted]
