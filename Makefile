@@ -2,9 +2,9 @@
 PYTHON ?= python3
 SOLUTIONS ?=
 
-.PHONY: help setup book lab test check clean
+.PHONY: help setup book lab test check course clean
 
-help setup test check clean:
+help setup test check course clean:
 	@$(PYTHON) make.py $@
 
 book lab:

@@ -6,6 +6,7 @@
     lab             open JupyterLab on your own copies of the labs, in my-labs/  (--solutions: on the sources)
     test            everything that can be checked: style, library, book, labs, the book as built
     check           style, types and the library's tests, in under two minutes
+    course          what handing out and grading needs besides, and how to begin
     setup           the environment in .venv, which the others make by themselves
     clean           remove what was built (not .venv, not my-labs)
 
@@ -43,7 +44,7 @@ def main() -> int:
         prog="make.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     words = parser.add_subparsers(dest="word", metavar="WORD")
-    for word in ("setup", "test", "check", "clean", "help"):
+    for word in ("setup", "test", "check", "course", "clean", "help"):
         words.add_parser(word)
     for word in ("book", "lab"):
         words.add_parser(word).add_argument("--solutions", action="store_true", help="with the labs' solutions")
@@ -56,9 +57,11 @@ def main() -> int:
         return 0
     if options.word == "clean":
         return clean()
-    status = setup()
+    status = setup(course=options.word in ("test", "check", "course"))
     if status or options.word == "setup":
         return status
+    if options.word == "course":
+        return course()
     if options.word == "book":
         return book(solutions=options.solutions, fresh=options.clean)
     if options.word == "page":
@@ -71,13 +74,14 @@ def main() -> int:
 # ---- the environment ---------------------------------------------------------------------------------------------
 
 
-def setup() -> int:
-    """Make .venv and bring it up to the pins; nothing to do when neither changed since."""
-    wanted = hashlib.sha256(AXE.encode())
-    for name in ("requirements.txt", "lib/pyproject.toml"):
-        wanted.update((ROOT / name).read_bytes())
-    stamp = VENV / ".underload"
-    if PYTHON.exists() and stamp.exists() and stamp.read_text() == wanted.hexdigest():
+def setup(*, course: bool = False) -> int:
+    """Make .venv and bring it up to the pins; nothing to do when neither changed since.
+
+    course: with what grading needs, which readers are spared: nbgrader puts buttons of its own into JupyterLab.
+    """
+    wanted = digest(AXE, "requirements.txt", "lib/pyproject.toml")
+    wanted_course = digest(wanted, "requirements-course.txt")
+    if stamped("underload", wanted) and (not course or stamped("underload-course", wanted_course)):
         return 0
     if not PYTHON.exists():
         base = find_python()
@@ -98,18 +102,40 @@ def setup() -> int:
                 "Python could not make an environment; on Debian and Ubuntu: apt install python3-venv", file=sys.stderr
             )
             return 1
-    print("Installing what requirements.txt pins (about 2 GB the first time) …")
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for arguments in (
-        ["-r", "requirements.txt"],
-        ["--no-deps", "-e", "lib"],
-        ["--no-deps", "--upgrade", "--target", str(VENV / "axe"), AXE],
-    ):
+    runs: list[list[str]] = []
+    if not stamped("underload", wanted):
+        print("Installing what requirements.txt pins (about 2 GB the first time) …")
+        runs += [
+            ["-r", "requirements.txt"],
+            ["--no-deps", "-e", "lib"],
+            ["--no-deps", "--upgrade", "--target", str(VENV / "axe"), AXE],
+        ]
+    if course:
+        print("Installing what grading needs (requirements-course.txt) …")
+        runs.append(["-r", "requirements.txt", "-r", "requirements-course.txt"])
+    for arguments in runs:
         if subprocess.run([*pip, *arguments], cwd=ROOT).returncode:
             print("The installation failed; the message above says why.", file=sys.stderr)
             return 1
-    stamp.write_text(wanted.hexdigest())
+    (VENV / ".underload").write_text(wanted)
+    if course:
+        (VENV / ".underload-course").write_text(wanted_course)
     return 0
+
+
+def digest(text: str, *names: str) -> str:
+    """A digest of some text and of files in the project's root."""
+    made = hashlib.sha256(text.encode())
+    for name in names:
+        made.update((ROOT / name).read_bytes())
+    return made.hexdigest()
+
+
+def stamped(name: str, wanted: str) -> bool:
+    """Whether the environment carries this stamp."""
+    stamp = VENV / f".{name}"
+    return PYTHON.exists() and stamp.exists() and stamp.read_text() == wanted
 
 
 def find_python() -> str | None:
@@ -165,6 +191,12 @@ def lab(*, solutions: bool = False, start: bool = True) -> int:
         return subprocess.run(command, cwd=folder, env=environment()).returncode
     except KeyboardInterrupt:
         return 0
+
+
+def course() -> int:
+    """Grading is set up by now; its manual is the program's own help."""
+    print("Grading is set up. `underload` is in " + str(BIN.relative_to(ROOT)) + ":\n", flush=True)
+    return python("-m", "underload.cli", "course", "--help")
 
 
 def clean() -> int:
