@@ -1,0 +1,91 @@
+"""The students of a class, from a CSV file such as a spreadsheet or a learning platform writes."""
+
+from __future__ import annotations
+
+import csv
+import re
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+from underload.course.marks import LabError
+
+#: A first row with one of these is a header; the column `student` holds the ids, else the first column does.
+_HEADINGS = {
+    "student", "students", "student id", "student_id", "id", "ids", "login", "user", "username", "user name", "name",
+    "email", "e-mail", "email address", "sis login id", "sis user id", "matriculation number",
+}  # fmt: skip
+_NAME = re.compile(r"[\w][\w.@+-]*")
+_LONGEST = 64
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
+
+
+def read_roster(path: Path) -> list[str]:
+    """The students' ids in the file's order.
+
+    The column is the one headed `student`, else the first. Commas, semicolons and tabs are taken; empty rows are not.
+
+    Raises:
+        LabError: the file cannot be read, lists nobody, or has an id that is no folder name or occurs twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise LabError(f"no roster at {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LabError(f"the roster {path} cannot be read as UTF-8 text ({error}); save it as CSV UTF-8") from error
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = max(",;\t", key=first.count)
+    try:
+        rows = [row for row in csv.reader(text.splitlines(), delimiter=delimiter) if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise LabError(f"the roster {path} is no CSV file: {error}") from error
+    if not rows:
+        raise LabError(f"the roster {path} lists nobody")
+    headings = [" ".join(cell.split()).casefold() for cell in rows[0]]
+    column = headings.index("student") if "student" in headings else 0
+    if _HEADINGS.intersection(headings):
+        rows = rows[1:]
+    students = [row[column].strip() if column < len(row) else "" for row in rows]
+    if not students:
+        raise LabError(f"the roster {path} has a header and lists nobody")
+    return check_students(students, str(path))
+
+
+def check_students(students: Iterable[str], where: str = "the roster") -> list[str]:
+    """The ids, each once and each good as the name of a folder on every system.
+
+    Raises:
+        LabError: names each id that is not, and why.
+    """
+    found: dict[str, str] = {}
+    wrong: list[str] = []
+    for number, given in enumerate(students, 1):
+        student = unicodedata.normalize("NFC", given)
+        why = _unfit(student)
+        if why:
+            wrong.append(f"{given!r} ({why})" if student else f"entry {number} (empty)")
+        elif student.casefold() in found:
+            wrong.append(f"{given!r} (occurs twice; upper and lower case are the same folder on some systems)")
+        else:
+            found[student.casefold()] = student
+    if wrong:
+        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+        raise LabError(
+            f"{where}: {', '.join(wrong[:8])}{more}; an id is letters, digits and . _ - + @, at most {_LONGEST} "
+            "characters, and each occurs once"
+        )
+    return list(found.values())
+
+
+def _unfit(student: str) -> str:
+    """Why this id is no folder name; empty for a good one."""
+    if not student:
+        return "empty"
+    if len(student) > _LONGEST:
+        return f"{len(student)} characters"
+    if not _NAME.fullmatch(student):
+        return "has a character that a folder's name should not have"
+    if student.endswith(".") or student.split(".")[0].casefold() in _RESERVED:
+        return "is no folder name on Windows"
+    return ""
