@@ -277,12 +277,15 @@ def style(report: Report) -> None:
 
 
 def unit_tests(report: Report) -> None:
+    # Two test processes on two cores: with more threads than cores, they would spend their time waiting for each other.
+    # What needs several threads asks for them by argument.
     two = ["-n", "2", "--dist", "loadfile"]
+    single = {"OMP_NUM_THREADS": "1"}
     others = [f"--ignore-glob=*{pattern}" for pattern in COURSE]
-    report.pytest("everything else", "library tests", "tests", "-m", "not built", *others, *two)
+    report.pytest("everything else", "library tests", "tests", "-m", "not built", *others, *two, **single)
     files = sorted(str(path) for pattern in COURSE for path in (ROOT / "tests").glob(pattern))
     if files:
-        report.pytest("course checks", "course tests", *files, "-m", "not built", *two)
+        report.pytest("course checks", "course tests", *files, "-m", "not built", *two, **single)
 
 
 def check() -> int:
