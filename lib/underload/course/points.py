@@ -71,6 +71,9 @@ class Points:
                 around(what),
             ):
                 warnings.simplefilter("default")
+                warnings.showwarning = lambda message, category, *_, **__: print(
+                    f"{category.__name__}: {message}", file=printed
+                )
                 yield
         except NotImplementedError as error:
             said, missing = f"not written yet ({error})" if str(error) else "not written yet", True
