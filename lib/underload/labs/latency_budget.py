@@ -4,6 +4,8 @@
     ScriptedServer  a server whose every call takes a known time on a virtual clock: stamps can be checked exactly
     observe         a finished timeline of one request, for the tasks that start from one
     example_log     a log of timelines, the same on every machine
+    personal_log    a log of a machine that a student's own number draws
+    drawn_*         inputs for checks that must not be known beforehand
     check_*         raise AssertionError with the wrong value, what it is instead, and what was wanted
     draw_*          the pictures of the lab
 
@@ -13,15 +15,21 @@ Torch-free: the lab's set-up cell puts the real decoder behind `Server`.
 from __future__ import annotations
 
 import json
+import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, AnyStr, Protocol
 
 from underload import figures
 from underload.request import Clock, Timeline, VirtualClock
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 STAGES = ("client", "tokenise", "queue", "prefill", "decode")
 
@@ -60,6 +68,9 @@ class Server(Protocol):
 class ScriptedServer:
     """A server that plays a script: each call moves the virtual clock on by a known time.
 
+    It goes on whatever it is given, and keeps in `misused` what was wrong with it: a wrong argument must not cost the
+    stamps that came out right.
+
     Args:
         clock: the clock that the calls move.
         pieces: the text of each output token; "" where a token shows nothing yet.
@@ -70,7 +81,7 @@ class ScriptedServer:
     """
 
     clock: VirtualClock
-    pieces: Sequence[str] = ("One", " or", " two", ".")
+    pieces: Sequence[str] = ("One", "", " or two", ".")
     tail: str = ""
     encode_seconds: float = 0.002
     turn_seconds: float = 0.300
@@ -80,6 +91,7 @@ class ScriptedServer:
     rest_seconds: float = 0.0005
     events: list[tuple[str, float]] = field(default_factory=list)  # (what had just happened, when)
     prompt_ids: list[int] = field(default_factory=list)
+    misused: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._count("start", 0.0)
@@ -90,9 +102,9 @@ class ScriptedServer:
         self.clock.wait(self.clock.now() + seconds)
         self.events.append((event, self.clock.now()))
 
-    def when(self, event: str) -> float:
-        """The instant at which `event` had just happened."""
-        return next(instant for name, instant in self.events if name == event)
+    def when(self, event: str) -> float | None:
+        """The instant at which `event` had just happened; None if it never did."""
+        return next((instant for name, instant in self.events if name == event), None)
 
     def encode(self, text: str) -> list[int]:
         self._count("encode() had returned", self.encode_seconds)
@@ -103,24 +115,25 @@ class ScriptedServer:
         self._count("turn() had returned", self.turn_seconds)
 
     def prefill(self, ids: list[int]) -> int:
-        assert list(ids) == self.prompt_ids, (
-            f"prefill() was given {len(ids)} ids, not the {len(self.prompt_ids)} that encode() made"
-        )
+        if not isinstance(ids, Sequence) or list(ids) != self.prompt_ids:
+            self.misused.append(f"prefill() was given {_shown(ids)}, not the {len(self.prompt_ids)} ids of encode()")
         self._count("prefill() had returned", self.prefill_seconds)
         return 0
 
     def decode(self, token: int) -> int:
-        assert token == self.steps, f"decode() was given token {token}; the latest one is {self.steps}"
+        if token != self.steps:
+            self.misused.append(f"decode() was given token {_shown(token)}; the latest one is {self.steps}")
         seconds = self.decode_seconds[min(self.steps, len(self.decode_seconds) - 1)]
         self.steps += 1
         self._count(f"decode() number {self.steps} had returned", seconds)
         return self.steps
 
     def to_text(self, token: int) -> str:
-        assert token == self.shown, f"to_text() was given token {token}; the next one to show is {self.shown}"
+        if token != self.shown:
+            self.misused.append(f"to_text() was given token {_shown(token)}; the next one to show is {self.shown}")
         self.shown += 1
         self._count(f"the text of token {self.shown} was ready", self.text_seconds)
-        return self.pieces[token] if token < len(self.pieces) else ""
+        return self.pieces[token] if token in range(len(self.pieces)) else ""
 
     def rest(self) -> str:
         self._count("rest() had returned", self.rest_seconds)
@@ -129,7 +142,7 @@ class ScriptedServer:
     def nearest(self, instant: float) -> str:
         """What had just happened at `instant`, in words; "" when nothing had."""
         name, when = min(self.events, key=lambda event: abs(event[1] - instant))
-        return name if abs(when - instant) < 1e-9 else ""
+        return name if abs(when - instant) < 1e-6 else ""
 
 
 class _Watched:
@@ -196,8 +209,12 @@ def scripted_timeline(
     prefill: float = 0.050,
     gaps: Sequence[float] = (0.010,) * 4,
     prompt_tokens: int = 32,
+    rest: float = 0.0,
 ) -> Timeline:
-    """A timeline with these stages, in seconds; `gaps` lie between its output tokens (a gap of 0: the same chunk)."""
+    """A timeline with these stages, in seconds; `gaps` lie between its output tokens (a gap of 0: the same chunk).
+
+    `rest` passes between the last token and the end of the request.
+    """
     instant = arrival + client + tokenise + queue + prefill
     token_times = [instant]
     for gap in gaps:
@@ -208,7 +225,7 @@ def scripted_timeline(
         queued=arrival + client + tokenise,
         scheduled=arrival + client + tokenise + queue,
         token_times=token_times,
-        finished=token_times[-1],
+        finished=token_times[-1] + rest,
         prompt_tokens=prompt_tokens,
         finish_reason="length",
     )
@@ -237,29 +254,168 @@ def example_log(
                 prefill=(floor + per_token * prompt) * noise[1],
                 gaps=[0.015 * draw.uniform(0.95, 1.05) for _ in range(draw.randint(4, 60))],
                 prompt_tokens=prompt,
+                rest=0.002,
             )
         )
     return log
 
 
+def personal_log(seed: int, requests: int = 80) -> list[Timeline]:
+    """Timelines of one machine that `seed` draws: its prefill takes 15 to 40 ms, and 0.3 to 0.8 ms a prompt token.
+
+    Prompt lengths are spread evenly over the doublings from 16 to 2,048 tokens, and every fourth of them, in the order
+    of length, also waited 0.2 to 0.3 s for its turn. So a line through all of them comes out about 60 ms too high
+    and hardly too steep, whatever the seed. The same list for the same seed on every machine.
+    """
+    draw = random.Random(f"personal log {seed}")
+    floor, per_token = draw.uniform(0.015, 0.040), draw.uniform(0.0003, 0.0008)
+    lengths = [round(2 ** (4 + 7 * (place + draw.random()) / requests)) for place in range(requests)]
+    waits = [draw.uniform(0.2, 0.3) if place % 4 == 1 else 0.0 for place in range(requests)]
+    log, now = [], 0.0
+    for prompt, wait in draw.sample(list(zip(lengths, waits, strict=True)), requests):
+        now += draw.expovariate(2.0)
+        log.append(
+            scripted_timeline(
+                now,
+                client=0.0002 * draw.random(),
+                tokenise=2e-6 * prompt,
+                queue=wait,
+                prefill=(floor + per_token * prompt) * draw.uniform(0.99, 1.01),
+                gaps=[0.015 * draw.uniform(0.95, 1.05) for _ in range(draw.randint(4, 60))],
+                prompt_tokens=prompt,
+                rest=0.002,
+            )
+        )
+    return log
+
+
+# ------------------------------------------------------------------ inputs that nobody can know beforehand
+
+
+def drawn_scripts(draw: Generator, rounds: int = 4) -> Iterator[dict[str, Any]]:
+    """Scripts for the checks of task 1: the first of one token; of the others, the second token has no text yet."""
+    for number in range(rounds):
+        tokens = 1 if number == 0 else int(draw.integers(3, 9))
+        pieces = [str(piece) for piece in draw.choice(["", "na", "ïve", " on", "x"], size=tokens)]
+        if tokens > 1:
+            pieces[1] = ""
+        yield {
+            "text": "A prompt" + " in words" * int(draw.integers(1, 6)),
+            "max_tokens": tokens,
+            "late": float(draw.uniform(0.01, 0.5)),
+            "pieces": tuple(pieces),
+            "tail": "!" * int(draw.integers(1, 3)),
+            "encode_seconds": float(draw.uniform(0.002, 0.03)),
+            "turn_seconds": float(draw.uniform(0.1, 0.9)),
+            "prefill_seconds": float(draw.uniform(0.02, 0.09)),
+            "decode_seconds": tuple(float(seconds) for seconds in draw.uniform(0.005, 0.3, size=tokens)),
+            "text_seconds": float(draw.uniform(0.001, 0.004)),
+            "rest_seconds": float(draw.uniform(0.001, 0.004)),
+        }
+
+
+def drawn_timeline(draw: Generator, *, chunks: bool = False) -> Timeline:
+    """A timeline of five to eight instants; with `chunks` some of them bring several tokens, the longest gap's among
+    them and the first."""
+    instants = int(draw.integers(5, 9))
+    sizes = [int(size) for size in draw.integers(1, 4, size=instants)] if chunks else [1] * instants
+    gaps = draw.uniform(0.01, 0.2, size=instants - 1)
+    stall = int(draw.integers(1, instants))
+    gaps[stall - 1] = draw.uniform(0.5, 2.0)
+    if chunks:
+        sizes[0], sizes[stall] = 2, 3
+    line = scripted_timeline(
+        float(draw.uniform(1, 100)),
+        client=float(draw.uniform(0.01, 0.2)),
+        queue=float(draw.uniform(0.1, 1.0)),
+        gaps=[float(gap) for gap in gaps],
+        rest=float(draw.uniform(0.01, 0.1)),
+    )
+    line.token_times = [instant for instant, size in zip(line.token_times, sizes, strict=True) for _ in range(size)]
+    return line
+
+
 # ------------------------------------------------------------------ checks
 
 
-def _close(value: Any, wanted: float | None, tolerance: float = 1e-9) -> bool:
-    if wanted is None or value is None:
+def _close(value: Any, wanted: float | None, tolerance: float = 1e-6) -> bool:
+    if wanted is None or value is None or isinstance(value, str):
         return value is wanted
     try:
-        return abs(float(value) - wanted) <= tolerance * max(1.0, abs(wanted))
+        return math.isclose(float(value), wanted, rel_tol=tolerance, abs_tol=1e-9)
     except (TypeError, ValueError):
         return False
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.4f} s" if isinstance(value, float) else repr(value)
+def _shown(value: Any, unit: str = " s") -> str:
+    """A value in a message: seconds with four places, anything else as Python writes it, cut."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return f"{float(value):.4f}{unit}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + " …"
 
 
-def check_stamps(serve: Callable[[Server, Clock, str, int, float], tuple[str, Timeline]], **script: Any) -> str:
-    """Run `serve` on a scripted server and compare every stamp. Returns a line of praise.
+def _items(value: Any, words: str) -> list[Any]:
+    """A list of whatever holds values in an order: a list, a tuple, an array."""
+    assert not isinstance(value, str | Mapping), f"{words}, got {_shown(value)}"
+    try:
+        return list(value)
+    except TypeError:
+        raise AssertionError(f"{words}, got {_shown(value)}") from None
+
+
+# ---- task 1
+
+Serve = Callable[[Server, Clock, str, int, float], tuple[str, Timeline]]
+
+
+@dataclass(frozen=True)
+class _Rehearsal:
+    """What `serve` made of a script."""
+
+    server: ScriptedServer
+    tokens: int  # asked for
+    arrival: float
+    called: float
+    answer: Any
+    line: Timeline
+
+    def instant(self, name: str, value: Any, wanted: float, meaning: str) -> None:
+        """Raise AssertionError unless `value` is `wanted`: naming the stamp, its instant, and the one it should be."""
+        if _close(value, wanted, 1e-7):
+            return
+        assert value is not None, f"{name} was never stamped; it is the instant when {meaning}, {_shown(wanted)}"
+        assert isinstance(value, Real), (
+            f"{name} is {_shown(value)}; it should be an instant in seconds, from clock.now()"
+        )
+        instead = ""
+        if _close(value, self.called, 1e-7):
+            instead = ", when serve() was called"
+        elif self.server.nearest(float(value)):
+            instead = f", the instant when {self.server.nearest(float(value))}"
+        raise AssertionError(f"{name} is {_shown(value)}{instead}; it is the instant when {meaning}, {_shown(wanted)}")
+
+
+def _rehearse(serve: Serve, script: dict[str, Any]) -> _Rehearsal:
+    """Run `serve` on a scripted server; `text`, `max_tokens` and `late` (seconds between the intended arrival and the
+    call) are ours, the rest of `script` is the server's."""
+    text, tokens, late = script.pop("text", "A prompt."), script.pop("max_tokens", 4), script.pop("late", 0.050)
+    clock = VirtualClock(start=10.0)
+    arrival = clock.now()
+    clock.wait(arrival + late)
+    server = ScriptedServer(clock, **script)
+    called = clock.now()
+    returned = serve(server, clock, text, tokens, arrival)
+    assert isinstance(returned, tuple | list) and len(returned) == 2, (
+        f"serve() must return (answer, line), got {type(returned).__name__}"
+    )
+    answer, line = returned
+    assert isinstance(line, Timeline), f"the second thing returned must be a Timeline, got {type(line).__name__}"
+    return _Rehearsal(server, tokens, arrival, called, answer, line)
+
+
+def check_calls(serve: Serve, **script: Any) -> None:
+    """Run `serve` on a scripted server and compare the order of its calls, their number, and the text.
 
     Args:
         serve: the function of task 1.
@@ -267,30 +423,10 @@ def check_stamps(serve: Callable[[Server, Clock, str, int, float], tuple[str, Ti
             intended arrival and the call) are ours.
 
     Raises:
-        AssertionError: naming the field, its value, which instant that value is, and which was wanted.
+        AssertionError: naming the call that is missing, too many or in the wrong place.
     """
-    text, max_tokens, late = script.pop("text", "A prompt."), script.pop("max_tokens", 4), script.pop("late", 0.050)
-    clock = VirtualClock(start=10.0)
-    arrival = clock.now()
-    clock.wait(arrival + late)
-    server = ScriptedServer(clock, **script)
-    called = clock.now()
-    returned = serve(server, clock, text, max_tokens, arrival)
-    assert isinstance(returned, tuple) and len(returned) == 2, (
-        f"serve() must return (text, timeline), got {type(returned).__name__}"
-    )
-    answer, line = returned
-    assert isinstance(line, Timeline), f"the second thing returned must be a Timeline, got {type(line).__name__}"
-
-    assert server.shown == max_tokens, f"{server.shown} tokens were turned into text; {max_tokens} were asked for"
-    steps = server.steps
-    assert steps == max_tokens - 1, (
-        f"decode() ran {steps} times for {max_tokens} tokens; it should run {max_tokens - 1} times: "
-        "prefill() gives the first token, and nothing needs the one after the last"
-    )
-    whole = "".join(server.pieces[:max_tokens]) + server.tail
-    assert answer == whole, f"the text is {answer!r}; all that to_text() and rest() returned is {whole!r}"
-
+    run = _rehearse(serve, script)
+    server, tokens = run.server, run.tokens
     calls = [name.partition("(")[0] for name, _ in server.events]
     order = "a request is tokenised, waits for its turn, is prefilled and decoded, and hands over the rest"
     for call in ("encode", "turn", "prefill", "rest"):
@@ -299,61 +435,101 @@ def check_stamps(serve: Callable[[Server, Clock, str, int, float], tuple[str, Ti
         f"turn() was called {'before encode' if calls.index('turn') < calls.index('encode') else 'after prefill'}(); "
         + order
     )
-
-    def instant(name: str, value: float | None, wanted: float, meaning: str) -> None:
-        if _close(value, wanted):
-            return
-        if value is None:
-            raise AssertionError(f"{name} was never stamped; it is the instant when {meaning}, {_shown(wanted)}")
-        instead = "when serve() was called" if _close(value, called) else server.nearest(float(value))
-        instead = (
-            f", the instant when {instead}"
-            if instead and not instead.startswith("when")
-            else f", {instead}"
-            if instead
-            else ""
+    assert server.shown == tokens, f"{server.shown} tokens were turned into text; {tokens} were asked for"
+    assert server.steps == tokens - 1, (
+        f"decode() ran {server.steps} times for {tokens} tokens; it should run {tokens - 1} times: "
+        "prefill() gives the first token, and nothing needs the one after the last"
+    )
+    for number in range(1, tokens):
+        shown, step = (
+            server.when(f"the text of token {number} was ready"),
+            server.when(f"decode() number {number} had returned"),
         )
-        raise AssertionError(
-            f"{name} is {_shown(float(value))}{instead}; it is the instant when {meaning}, {_shown(wanted)}"
+        assert shown is not None and step is not None and shown < step, (
+            f"token {number} was turned into text after decode() number {number}; "
+            "hand each token over before the next step begins, or its reader waits for a token that is there"
         )
-
-    assert _close(line.arrival, arrival), (
-        f"arrival is {_shown(line.arrival)}; it is the intended arrival that was passed in, {_shown(arrival)}"
-        + (": stamping the clock instead hides how late the client was" if _close(line.arrival, called) else "")
-    )
-    instant("sent", line.sent, called, "serve() was called")
-    instant("queued", line.queued, server.when("encode() had returned"), "the prompt had become tokens")
-    instant("scheduled", line.scheduled, server.when("turn() had returned"), "its turn had come")
-    times = line.token_times
-    assert len(times) == max_tokens, (
-        f"token_times has {len(times)} entries for {max_tokens} tokens: one for each, the first included"
-    )
-    for index, value in enumerate(times, start=1):
-        instant(
-            f"token_times[{index - 1}]",
-            value,
-            server.when(f"the text of token {index} was ready"),
-            f"token {index} was handed over as text",
-        )
-    instant("finished", line.finished, server.when("rest() had returned"), "the last of the text was handed over")
-    assert line.prompt_tokens == len(server.prompt_ids), (
-        f"prompt_tokens is {line.prompt_tokens}; encode() made {len(server.prompt_ids)}"
-    )
-    wanted = server.text_seconds * max_tokens + server.rest_seconds
-    assert _close(line.detokenize_seconds, wanted, 1e-6), (
-        f"detokenize_seconds is {_shown(float(line.detokenize_seconds))}; "
-        f"{max_tokens} calls of to_text() and one of rest() took {_shown(wanted)} in all"
-    )
-    return f"All {4 + max_tokens} stamps are right, and so is the text: {answer!r}."
+    assert calls[-1] == "rest", f"rest() was called before the last to_text(); {order}"
+    assert not server.misused, server.misused[0]
+    whole = "".join(server.pieces[:tokens]) + server.tail
+    assert run.answer == whole, f"the text is {_shown(run.answer)}; all that to_text() and rest() returned is {whole!r}"
 
 
-def check_times(
-    times_of: Callable[[Timeline], Mapping[str, Any]],
-    line: Timeline,
-    wanted: Mapping[str, Any],
-    hint: Mapping[str, str] | None = None,
-) -> None:
-    """Compare `times_of(line)` with `wanted`, name by name.
+def check_waiting(serve: Serve, **script: Any) -> None:
+    """Run `serve` on a scripted server and compare the stamps from the arrival to the request's turn.
+
+    Where a call is missing, its stamp is the instant at which it would have stood. Arguments as in `check_calls`.
+
+    Raises:
+        AssertionError: naming the field, its value, which instant that value is, and which was wanted.
+    """
+    run = _rehearse(serve, script)
+    line, server = run.line, run.server
+    assert _close(line.arrival, run.arrival, 1e-7), (
+        f"arrival is {_shown(line.arrival)}; it is the intended arrival that was passed in, {_shown(run.arrival)}"
+        + (": stamping the clock instead hides how late the client was" if _close(line.arrival, run.called) else "")
+    )
+    run.instant("sent", line.sent, run.called, "serve() was called")
+    queued = server.when("encode() had returned")
+    assert queued is not None, "encode() was never called, so that the prompt never became tokens"
+    run.instant("queued", line.queued, queued, "the prompt had become tokens")
+    prefilled = server.when("prefill() had returned")
+    assert prefilled is not None, "prefill() was never called"
+    scheduled = server.when("turn() had returned")
+    run.instant(
+        "scheduled",
+        line.scheduled,
+        prefilled - server.prefill_seconds if scheduled is None else scheduled,
+        "its turn had come",
+    )
+
+
+def check_tokens(serve: Serve, **script: Any) -> None:
+    """Run `serve` on a scripted server and compare the instants of its tokens. Arguments as in `check_calls`.
+
+    Raises:
+        AssertionError: naming the token, its instant, which instant that is, and which was wanted.
+    """
+    run = _rehearse(serve, script)
+    times = _items(run.line.token_times, "token_times must be a list of instants")
+    assert len(times) == run.tokens, (
+        f"token_times has {len(times)} entries for {run.tokens} tokens: one for each, the first included, "
+        "whether it has text to show or not"
+    )
+    for number, value in enumerate(times, start=1):
+        wanted = run.server.when(f"the text of token {number} was ready")
+        assert wanted is not None, f"token {number} was never turned into text, so that it has no instant"
+        run.instant(f"token_times[{number - 1}]", value, wanted, f"token {number} was handed over as text")
+
+
+def check_totals(serve: Serve, **script: Any) -> None:
+    """Run `serve` on a scripted server and compare the end, the prompt's tokens and the seconds of detokenising.
+
+    Arguments as in `check_calls`.
+
+    Raises:
+        AssertionError: naming the field, its value and what was wanted.
+    """
+    run = _rehearse(serve, script)
+    line, server = run.line, run.server
+    rested = server.when("rest() had returned")
+    ended = server.events[-1][1] if rested is None else rested
+    run.instant("finished", line.finished, ended, "the last of the text was handed over")
+    assert _close(line.prompt_tokens, len(server.prompt_ids)), (
+        f"prompt_tokens is {_shown(line.prompt_tokens, '')}; encode() made {len(server.prompt_ids)}"
+    )
+    wanted = server.text_seconds * server.shown + (0.0 if rested is None else server.rest_seconds)
+    assert _close(line.detokenize_seconds, wanted), (
+        f"detokenize_seconds is {_shown(line.detokenize_seconds)}; {server.shown} calls of to_text() "
+        f"{'and none' if rested is None else 'and one'} of rest() took {_shown(wanted)} in all"
+    )
+
+
+# ---- task 2
+
+
+def check_times(times_of: Callable[[Timeline], Mapping[str, Any]], line: Timeline, wanted: Mapping[str, Any]) -> None:
+    """Compare `times_of(line)` with `wanted`, name by name; names that are not in `wanted` are not looked at.
 
     Raises:
         AssertionError: naming the quantity, its value, what was wanted, and which slip gives that value.
@@ -361,30 +537,32 @@ def check_times(
     got = times_of(line)
     assert isinstance(got, Mapping), f"times_of() must return a dictionary, got {type(got).__name__}"
     for name, right in wanted.items():
-        assert name in got, f"{name!r} is missing; the names are {', '.join(wanted)}"
+        assert name in got, f"{name!r} is missing; the keys are {_shown(list(got))}"
         value = got[name]
         if isinstance(right, list):
-            assert isinstance(value, list), f"{name} must be a list of gaps, got {value!r}"
-            assert len(value) == len(right), (
-                f"{name} has {len(value)} gaps; {line.output_tokens} tokens have {len(right)} between them"
+            gaps = _items(value, f"{name} must be a list of gaps")
+            assert len(gaps) == len(right), (
+                f"{name} has {len(gaps)} gaps; {line.output_tokens} tokens have {len(right)} between them"
             )
-            for index, (mine, theirs) in enumerate(zip(value, right, strict=True)):
-                assert _close(mine, theirs, 1e-9), f"{name}[{index}] is {_shown(mine)}; it should be {_shown(theirs)}"
+            for index, (mine, theirs) in enumerate(zip(gaps, right, strict=True)):
+                assert _close(mine, theirs), f"{name}[{index}] is {_shown(mine)}; it should be {_shown(theirs)}"
             continue
         if _close(value, right):
             continue
-        slip = _slip(name, value, line)
-        wanted_text = "None: there is no such number here" if right is None else _shown(float(right))
-        raise AssertionError(f"{name} is {_shown(value)}{slip}; it should be {wanted_text}")
+        wanted_text = "None: there is no such number here" if right is None else _shown(right)
+        raise AssertionError(f"{name} is {_shown(value)}{_slip(name, value, line)}; it should be {wanted_text}")
 
 
 def _slip(name: str, value: Any, line: Timeline) -> str:
     """Which common slip gives `value`, in words."""
-    if not isinstance(value, (int, float)) or not line.token_times:
+    if not isinstance(value, Real) or not line.token_times:
         return ""
     n, first, last = line.output_tokens, line.token_times[0], line.token_times[-1]
     if n == 1 and name in ("tpot", "longest_stall"):
         return " (one token has no gap to its name)"
+    gaps = [later - earlier for earlier, later in pairwise(line.token_times)]
+    if name == "longest_stall" and not any(gaps):
+        return " (all tokens came in one chunk, and no stall comes before the first)"
     slips = {
         "ttft": [
             (first - (line.scheduled or 0), "counted from when it was scheduled"),
@@ -404,92 +582,284 @@ def _slip(name: str, value: Any, line: Timeline) -> str:
             (last - first, "counted from the first token"),
         ],
         "longest_stall": [
-            (max((b - a for a, b in zip(line.token_times, line.token_times[1:], strict=False)), default=0.0), "")
+            (first - line.arrival, "the wait for the first token, which is no stall"),
+            *(
+                (
+                    gap / line.token_times.count(later),
+                    "one token's part of the gap before its chunk; the stall is all of it",
+                )
+                for gap, later in zip(gaps, line.token_times[1:], strict=True)
+            ),
         ],
     }
     return next((f" ({words})" for slip, words in slips.get(name, []) if words and _close(value, slip)), "")
 
 
+# ---- task 3
+
+
+def _spans(line: Timeline) -> dict[str, tuple[float, float]]:
+    """Where each stage begins and ends."""
+    assert line.sent is not None and line.queued is not None and line.scheduled is not None
+    borders = (line.arrival, line.sent, line.queued, line.scheduled, line.token_times[0], line.token_times[-1])
+    return dict(zip(STAGES, pairwise(borders), strict=True))
+
+
+def _stages(got: Any, words: str) -> Mapping[str, Any]:
+    assert isinstance(got, Mapping), f"{words} must return a dictionary, got {type(got).__name__}"
+    missing = [stage for stage in STAGES if stage not in got]
+    assert not missing, f"{', '.join(missing)} is missing; the stages are {', '.join(STAGES)}; got {_shown(list(got))}"
+    return got
+
+
+def check_prediction(**guesses: Any) -> None:
+    """Whether each guess names a stage; which one does not matter.
+
+    Raises:
+        NotImplementedError: one is None: nothing was written yet.
+        AssertionError: one is something else than a stage.
+    """
+    for name, guess in guesses.items():
+        if guess is None:
+            raise NotImplementedError(f"{name} is None")
+        assert str(guess).strip().lower() in STAGES, (
+            f"{name} is {_shown(guess)}; write one of {', '.join(STAGES)}: any of them earns the point"
+        )
+
+
 def check_budget(budget: Callable[[Timeline], Mapping[str, float]], line: Timeline) -> None:
-    """Compare a budget with the timeline it was made of, stage by stage, then the sum.
+    """Compare a budget with the timeline it was made of, stage by stage; their order does not matter.
 
     Raises:
         AssertionError: naming the stage, its value and what was wanted.
     """
-    assert line.sent is not None and line.queued is not None and line.scheduled is not None
-    ends = (line.arrival, line.sent, line.queued, line.scheduled, line.token_times[0], line.token_times[-1])
-    got = budget(line)
-    assert list(got) == list(STAGES), (
-        f"the stages are {', '.join(STAGES)}, in this order; got {', '.join(map(str, got))}"
-    )
-    for stage, begin, end in zip(STAGES, ends, ends[1:], strict=False):
+    got = _stages(budget(line), "budget()")
+    for stage, (begin, end) in _spans(line).items():
         assert _close(got[stage], end - begin), (
-            f"{stage} is {_shown(float(got[stage]))}; it runs from {begin - line.arrival:.4f} s "
+            f"{stage} is {_shown(got[stage])}; it runs from {begin - line.arrival:.4f} s "
             f"to {end - line.arrival:.4f} s after the arrival, so it takes {_shown(end - begin)}"
         )
-    total = sum(got.values())
-    assert _close(total, ends[-1] - ends[0]), (
-        f"the stages add up to {_shown(total)}; arrival to last token is {_shown(ends[-1] - ends[0])}"
-    )
 
 
-def check_buckets(by_length: Callable[..., list[float | None]]) -> None:
-    """Five requests in four buckets.
+def check_shares(
+    shares: Callable[[Sequence[Timeline]], Mapping[str, float]],
+    log: Sequence[Timeline],
+    budget: Callable[[Timeline], Mapping[str, float]] | None = None,
+) -> None:
+    """Compare each stage's share of all the seconds of `log`.
+
+    Args:
+        shares: the function under test.
+        log: the timelines it is given.
+        budget: the student's own `budget`. Shares that follow from it are right too, where at least three of its
+            stages are: a slip there has cost its points already.
+
+    Raises:
+        AssertionError: naming the stage, its share, what was wanted, and the mean of shares when that is what came.
+    """
+    spans = [{stage: end - begin for stage, (begin, end) in _spans(line).items()} for line in log]
+    got = _stages(shares(log), "shares()")
+    own = _own_seconds(budget, log, spans)
+    if own and all(_close(got[stage], share) for stage, share in _share_of_all(own).items()):
+        return
+    for stage, right in _share_of_all(spans).items():
+        value = got[stage]
+        if _close(value, right):
+            continue
+        mean = sum(span[stage] / sum(span.values()) for span in spans) / len(spans)
+        seconds = sum(span[stage] for span in spans)
+        slip = (
+            " (the mean of the requests' own shares: short requests count too much)"
+            if _close(value, mean)
+            else " (seconds, not a share of them)"
+            if _close(value, seconds)
+            else " (the mean seconds of a request, not a share of all)"
+            if _close(value, seconds / len(spans))
+            else " (per cent; a share lies between 0 and 1)"
+            if _close(value, 100 * right)
+            else ""
+        )
+        raise AssertionError(f"the share of {stage} is {_shown(value, '')}{slip}; it should be {right:.4f}")
+
+
+def _share_of_all(spans: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    total = sum(float(span[stage]) for span in spans for stage in STAGES)
+    return {stage: sum(float(span[stage]) for span in spans) / total for stage in STAGES}
+
+
+def _own_seconds(
+    budget: Callable[[Timeline], Mapping[str, float]] | None,
+    log: Sequence[Timeline],
+    right: Sequence[Mapping[str, float]],
+) -> list[dict[str, float]] | None:
+    """What a student's `budget` says of each request, if it is mostly right; None otherwise."""
+    if budget is None:
+        return None
+    try:
+        own = [{stage: float(got[stage]) for stage in STAGES} for got in map(budget, log)]
+    except Exception:  # whatever their code raises: there is nothing to follow from it
+        return None
+    agreed = [stage for stage in STAGES if all(_close(a[stage], b[stage]) for a, b in zip(own, right, strict=True))]
+    total = sum(sum(span.values()) for span in own)
+    return own if len(agreed) >= 3 and total and math.isfinite(total) else None
+
+
+# ---- task 4
+
+
+def check_medians(
+    by_length: Callable[..., Sequence[float | None]], log: Sequence[Timeline], edges: Sequence[int]
+) -> None:
+    """Compare the median TTFT of each bucket of prompt lengths.
+
+    Raises:
+        AssertionError: naming the bucket, its value, what was wanted, and which slip gives that value.
+    """
+    got = _items(by_length(list(log), edges), "ttft_by_length() must return a list")
+    assert len(got) == len(edges) - 1, f"{len(edges)} edges make {len(edges) - 1} buckets, got {len(got)}"
+    for value, (low, high) in zip(got, pairwise(edges), strict=True):
+        lines = [line for line in log if low <= line.prompt_tokens < high]
+        name = f"the bucket [{low}, {high})"
+        if not lines:
+            assert value is None, (
+                f"{name} holds {_shown(value)}; it should hold None: "
+                f"no prompt has {low} to {high - 1} tokens, and no data gives no number"
+            )
+            continue
+        seconds = [line.token_times[0] - line.arrival for line in lines]
+        right = statistics.median(seconds)
+        if _close(value, right):
+            continue
+        scheduled = statistics.median(line.token_times[0] - (line.scheduled or 0.0) for line in lines)
+        slip = (
+            " (the mean: one slow request speaks for all)"
+            if _close(value, statistics.mean(seconds))
+            else " (counted from when it was scheduled, not from the arrival)"
+            if _close(value, scheduled)
+            else ""
+        )
+        of = ", ".join(f"{s:.2f}" for s in sorted(seconds)[:5]) + (" …" if len(seconds) > 5 else "")
+        lengths = ", ".join(str(line.prompt_tokens) for line in lines[:5]) + (" …" if len(lines) > 5 else "")
+        raise AssertionError(
+            f"{name} holds {_shown(value)}{slip}; it should hold {_shown(right)}, "
+            f"the median TTFT of its {len(lines)} prompts ({lengths} tokens; {of} s)"
+        )
+
+
+def check_borders(by_length: Callable[..., Sequence[float | None]], draw: Generator | None = None) -> None:
+    """Buckets with one prompt each, on their borders, and one bucket with none. With `draw`, at drawn lengths.
 
     Raises:
         AssertionError: naming the bucket, its value and what was wanted.
     """
-    lengths = {10: (0.10, 0.30, 0.11), 100: (0.50,), 399: (0.90,)}
+    lengths, edges = [10, 100, 399], [1, 50, 100, 200, 400]
+    if draw is not None:
+        edges = [int(edge) for edge in 100 * draw.permutation(20)[:6] + draw.integers(5, 60, size=6)]
+        edges.sort()
+        empty = int(draw.integers(1, 4))
+        lengths = [
+            low if number % 2 else high - 1
+            for number, (low, high) in enumerate(pairwise(edges), start=int(draw.integers(2)))
+            if number % 5 != empty
+        ]
     log = [
-        scripted_timeline(0.0, prefill=seconds - 0.001, prompt_tokens=length)
-        for length, group in lengths.items()
-        for seconds in group
+        scripted_timeline(0.0, tokenise=0.0, prefill=round(0.1 + 0.002 * length, 4), prompt_tokens=length)
+        for length in lengths
     ]
-    edges = (1, 50, 100, 200, 400)
-    got = by_length(log, edges)
-    assert len(got) == len(edges) - 1, f"{len(edges)} edges make {len(edges) - 1} buckets, got {len(got)}"
-    wanted = [0.11, None, 0.50, 0.90]
-    why = {
-        0: "three requests at 0.10, 0.11 and 0.30 s: the median, so that one slow request does not speak for all",
-        1: "no prompt has 50 to 99 tokens; no data gives no number",
-        2: "a prompt of exactly 100 tokens belongs to the bucket that starts at 100",
-        3: "one prompt of 399 tokens",
-    }
-    for index, (value, right) in enumerate(zip(got, wanted, strict=True)):
-        low, high = edges[index], edges[index + 1]
-        assert _close(value, right), (
-            f"the bucket [{low}, {high}) holds {_shown(value)}; it should hold {_shown(right)} ({why[index]})"
-        )
+    check_medians(by_length, log, edges)
 
 
-def check_line(fit: Callable[[Sequence[float], Sequence[float]], tuple[float, float]]) -> None:
-    """Points on a line, and points near one.
+def check_line(
+    fit: Callable[[Sequence[float], Sequence[float]], tuple[float, float]], xs: Sequence[float], ys: Sequence[float]
+) -> None:
+    """Compare (floor, per_token) with the least-squares line through the points.
 
     Raises:
-        AssertionError: naming the constant, its value and what was wanted.
+        AssertionError: naming the constant, its value, what was wanted, and which slip gives that value.
     """
-    lengths = [16, 64, 256, 1024]
-    cases = (
-        ([0.02 + 0.0005 * length for length in lengths], 0.02, 0.0005, "points exactly on 0.02 + 0.0005 P"),
-        ([0.010, 0.010, 0.010, 0.010], 0.010, 0.0, "the same time at every length"),
-        # Residuals +, -, -, + at 0, 10, 20, 30: by hand, slope 0.006 and floor 0.01 (see the text of task 4).
-        ([0.020, 0.060, 0.120, 0.200], 0.010, 0.006, "0.020, 0.060, 0.120, 0.200 s at 0, 10, 20, 30 tokens"),
-    )
-    for seconds, floor, slope, words in cases:
-        xs = [0, 10, 20, 30] if seconds[-1] == 0.200 else lengths
-        got = fit(xs, seconds)
-        assert isinstance(got, tuple | list) and len(got) == 2, (
-            f"fit_line() must return (floor, per_token), got {got!r}"
+    line = statistics.linear_regression(xs, ys)
+    got = _items(fit(list(xs), list(ys)), "fit_line() must return (floor, per_token)")
+    assert len(got) == 2, f"fit_line() must return (floor, per_token), got {len(got)} values"
+    ends = (ys[-1] - ys[0]) / (xs[-1] - xs[0])
+    origin = sum(x * y for x, y in zip(xs, ys, strict=True)) / sum(x * x for x in xs)
+    slip = ""
+    if _close(got[0], line.slope) and _close(got[1], line.intercept):
+        slip = " (floor and per_token are swapped)"
+    elif _close(got[1], ends) and not _close(line.slope, ends):
+        slip = " (the slope from the first point to the last; all the others count too)"
+    elif _close(got[1], origin) and not _close(line.slope, origin):
+        slip = " (the slope of a line through the origin, which has no floor)"
+    shown = ", ".join(f"{y:.4g}" for y in ys[:6])
+    at = ", ".join(f"{x:g}" for x in xs[:6])
+    for name, value, right in zip(("floor", "per_token"), got, (line.intercept, line.slope), strict=True):
+        wrote = f"{float(value):.6f}" if isinstance(value, Real) else _shown(value)
+        assert _close(value, right), (
+            f"{name} is {wrote}{slip}, it should be {right:.6f}, for {shown}{' …' if len(ys) > 6 else ''} s "
+            f"at {at}{' …' if len(xs) > 6 else ''} tokens"
         )
-        for name, value, right in zip(("floor", "per_token"), got, (floor, slope), strict=True):
-            swapped = (
-                " (floor and per_token are swapped)"
-                if _close(got[0], slope, 1e-7) and _close(got[1], floor, 1e-7)
-                else ""
-            )
-            assert _close(value, right, 1e-7), (
-                f"{name} is {float(value):.6f}, it should be {right:.6f}, for {words}{swapped}"
-            )
+
+
+def check_floor(floor: Any, log: Sequence[Timeline]) -> None:
+    """Whether `floor` (s) is what the machine behind `log` takes for a prompt of no length, within a tenth.
+
+    Raises:
+        NotImplementedError: it is None: nothing was written yet.
+        AssertionError: naming the value, and which slip gives it.
+    """
+    _written("my_floor", floor)
+    right, all_of_it = _prefill_line(log)[0], _ttft_line(log)[0]
+    slip = (
+        ": a line through all requests has this floor, those that waited for their turn among them"
+        if _near(floor, all_of_it)
+        else ": these look like milliseconds; write seconds"
+        if _near(floor, 1e3 * right)
+        else ""
+    )
+    assert _near(floor, right), (
+        f"my_floor is {_shown(floor)}{slip or ', more than a tenth off what this log says of a prompt of no length'}"
+    )
+
+
+def check_per_token(per_token: Any, log: Sequence[Timeline]) -> None:
+    """Whether `per_token` (s) is what the machine behind `log` takes for each prompt token more, within a tenth.
+
+    Raises:
+        NotImplementedError: it is None: nothing was written yet.
+        AssertionError: naming the value, and which slip gives it.
+    """
+    _written("my_per_token", per_token)
+    right = _prefill_line(log)[1]
+    slip = ": these look like milliseconds; write seconds" if _near(per_token, 1e3 * right) else ""
+    wrote = f"{float(per_token):.6f} s" if isinstance(per_token, Real) else _shown(per_token)
+    assert _near(per_token, right), (
+        f"my_per_token is {wrote}{slip or ', more than a tenth off what this log says of one prompt token more'}"
+    )
+
+
+def _written(name: str, value: Any) -> None:
+    if value is None:
+        raise NotImplementedError(f"{name} is None")
+
+
+def _near(value: Any, wanted: float) -> bool:
+    return _close(value, wanted, 0.1)
+
+
+def _prefill_line(log: Sequence[Timeline]) -> tuple[float, float]:
+    line = statistics.linear_regression(
+        [line.prompt_tokens for line in log], [line.token_times[0] - (line.scheduled or 0.0) for line in log]
+    )
+    return line.intercept, line.slope
+
+
+def _ttft_line(log: Sequence[Timeline]) -> tuple[float, float]:
+    line = statistics.linear_regression(
+        [line.prompt_tokens for line in log], [line.token_times[0] - line.arrival for line in log]
+    )
+    return line.intercept, line.slope
+
+
+# ---- task 5
 
 
 def check_stream(make: Callable[[str], Any], pieces: Sequence[bytes], stop: str, wanted: Sequence[str]) -> None:
@@ -501,13 +871,11 @@ def check_stream(make: Callable[[str], Any], pieces: Sequence[bytes], stop: str,
     stream = make(stop)
     sent = ""
     for index, (piece, right) in enumerate(zip([*pieces, None], wanted, strict=True)):
-        came = stream.finish() if piece is None else stream.push(piece)
-        call = "finish()" if piece is None else f"push({piece!r}), call {index + 1},"
-        assert isinstance(came, str), f"{call} returned {came!r}, not a string"
+        came, call = _push(stream, piece, index)
         if came == right:
             sent += came
             continue
-        if "\ufffd" in came:
+        if "\ufffd" in came and "\ufffd" not in right:
             why = "half a character became a replacement mark: keep its bytes until the other half has come"
         elif stop and came.startswith(right):
             why = "part of a stop string went out, and what has been sent cannot be called back"
@@ -515,70 +883,117 @@ def check_stream(make: Callable[[str], Any], pieces: Sequence[bytes], stop: str,
             why = "this text was safe to send and was kept"
         else:
             why = "this is not the text of these bytes"
-        raise AssertionError(f"{call} returned {came!r}; it should return {right!r} ({why}). Sent before: {sent!r}")
-
-
-def check_shares(shares: Callable[[Sequence[Timeline]], Mapping[str, float]], log: Sequence[Timeline]) -> None:
-    """Compare each stage's share of all the seconds of `log`.
-
-    Raises:
-        AssertionError: naming the stage, its share, what was wanted, and the mean of shares when that is what came.
-    """
-    ends = [
-        (line.arrival, line.sent, line.queued, line.scheduled, line.token_times[0], line.token_times[-1])
-        for line in log
-    ]
-    spans = [dict(zip(STAGES, (b - a for a, b in pairwise(e)), strict=True)) for e in ends]  # type: ignore[operator]
-    total = sum(sum(span.values()) for span in spans)
-    got = shares(log)
-    assert list(got) == list(STAGES), (
-        f"the stages are {', '.join(STAGES)}, in this order; got {', '.join(map(str, got))}"
-    )
-    for stage in STAGES:
-        right = sum(span[stage] for span in spans) / total
-        if _close(got[stage], right):
-            continue
-        mean = sum(span[stage] / sum(span.values()) for span in spans) / len(spans)
-        slip = (
-            " (the mean of the requests' own shares: short requests count too much)" if _close(got[stage], mean) else ""
+        after = f"after {list(pieces[:index])}, stop {stop!r}. " if index else f"stop {stop!r}. "
+        raise AssertionError(
+            f"{call} returned {came!r}; it should return {right!r} ({why}); {after}Sent before: {sent!r}"
         )
-        slip = " (seconds, not a share of them)" if _close(got[stage], right * total) else slip
-        raise AssertionError(f"the share of {stage} is {float(got[stage]):.4f}{slip}; it should be {right:.4f}")
 
 
-def check_random_streams(make: Callable[[str], Any], rounds: int = 300, seed: int = 5) -> None:
-    """Random texts, cut into random pieces: the right text, nothing sent too early, nothing held too long.
+def check_stop(make: Callable[[str], Any], pieces: Sequence[bytes], stop: str) -> None:
+    """Push `pieces`, whose text has `stop` in it: all that comes before it is sent at last, and nothing else ever.
+
+    How long a text is kept does not matter here. `pieces` are cut between characters.
 
     Raises:
-        AssertionError: naming text, pieces and stop string of the case that failed.
+        AssertionError: naming the pieces, what was sent too much or too little, and the text up to the stop string.
     """
-    draw = random.Random(seed)
+    text = b"".join(pieces).decode()
+    whole = text[: text.index(stop)]
+    stream, sent, known = make(stop), "", ""
+    case = f"pieces {list(pieces)}, stop {stop!r}"
+    for index, piece in enumerate(pieces):
+        came, call = _push(stream, piece, index)
+        sent, known = sent + came, known + piece.decode()
+        assert whole.startswith(sent), (
+            f"{call} returned {came!r}, and {sent!r} has been sent; the text ends before the stop string, "
+            f"at {whole!r}, and what has been sent cannot be called back: {case}"
+        )
+        assert bool(stream.stopped) is (stop in known), (
+            f"stopped is {stream.stopped!r} after {call} and the text so far is {known!r}: {case}"
+        )
+    came, call = _push(stream, None, len(pieces))
+    assert sent + came == whole, f"all that was sent is {sent + came!r}; it should be {whole!r}: {case}"
+
+
+def _push(stream: Any, piece: bytes | None, index: int) -> tuple[str, str]:
+    """What a stream returns for a piece, or at its end for None; and how to name that call."""
+    came = stream.finish() if piece is None else stream.push(piece)
+    call = "finish()" if piece is None else f"push({piece!r}), call {index + 1},"
+    assert isinstance(came, str), f"{call} returned {_shown(came)}, not a string"
+    return came, call
+
+
+def check_drawn_characters(make: Callable[[str], Any], draw: Generator, rounds: int = 60) -> None:
+    """Texts without a stop string, cut anywhere: each character as soon as it is complete, and no half ones.
+
+    Raises:
+        AssertionError: as `check_stream` does.
+    """
     for _ in range(rounds):
-        text = "".join(draw.choice(("a", "b", "é", "🚉")) for _ in range(draw.randint(1, 24)))
-        stop = "".join(draw.choice(("a", "b", "é")) for _ in range(draw.randint(1, 4))) if draw.random() < 0.8 else ""
-        raw, pieces = text.encode(), []
-        while raw:
-            size = draw.randint(1, 6)
-            pieces.append(raw[:size])
-            raw = raw[size:]
-        whole = text[: text.index(stop)] if stop and stop in text else text
-        stream, sent, got = make(stop), "", b""
-        case = f"text {text!r} in pieces {pieces}, stop {stop!r}"
-        for piece in pieces:
-            sent += stream.push(piece)
-            got += piece
-            known = got.decode(errors="ignore")  # the complete characters so far
-            assert whole.startswith(sent), f"{sent!r} was sent, but the text is {whole!r}: {case}"
-            safe = whole if stop and stop in known else _safe(known, stop)
-            assert len(sent) >= len(safe), f"only {sent!r} was sent when {safe!r} was safe: {case}"
-        sent += stream.finish()
-        assert sent == whole, f"all that was sent is {sent!r}; it should be {whole!r}: {case}"
+        raw = "".join(str(letter) for letter in draw.choice(list("abé€🚉"), size=draw.integers(2, 16))).encode()
+        pieces = _cut(raw, draw)
+        known = [b"".join(pieces[: count + 1]).decode(errors="ignore") for count in range(len(pieces))]
+        check_stream(make, pieces, "", [later[len(earlier) :] for earlier, later in pairwise(["", *known])] + [""])
+    for half in (b"\xf0\x9f\x9a", b"\xe2\x82"):  # the end came within a character
+        check_stream(make, [b"ab" + half], "", ["ab", "\ufffd"])
+
+
+def check_drawn_stops(make: Callable[[str], Any], draw: Generator, rounds: int = 100) -> None:
+    """Texts with a stop string in them, which may begin within its own beginning. Cut between characters.
+
+    Raises:
+        AssertionError: as `check_stop` does.
+    """
+    for stop, before in (("aab", "a"), ("ababc", "ab"), ("abac", "aba")):
+        check_stop(make, [before.encode(), f"{stop}b".encode(), b"x"], stop)
+        check_stop(make, [letter.encode() for letter in f"{before}{stop}b"], stop)
+    for _ in range(rounds):
+        letters = ["".join(str(c) for c in draw.choice(list("abé"), size=draw.integers(2, 9))) for _ in range(3)]
+        before, stop, after = letters[0], letters[1][:4], letters[2]
+        check_stop(make, [piece.encode() for piece in _cut(before + stop + after, draw)], stop)
+
+
+def check_drawn_holds(make: Callable[[str], Any], draw: Generator, rounds: int = 100) -> None:
+    """Texts in which a stop string begins again and again and is never complete: what waits, and what comes at the end.
+
+    No letter occurs twice in a stop string, and the cuts lie between characters.
+
+    Raises:
+        AssertionError: as `check_stream` does.
+    """
+    for _ in range(rounds):
+        stop = "".join(str(letter) for letter in draw.permutation(list("abcdé"))[: draw.integers(2, 6)])
+        starts = [stop[: int(draw.integers(0, len(stop)))] + "x" * int(draw.integers(0, 2)) for _ in range(5)]
+        text = "".join(starts)
+        while stop in text:
+            text = text.replace(stop, "")
+        pieces = _cut(text, draw)
+        known = ["".join(pieces[: count + 1]) for count in range(len(pieces))]
+        safe = ["", *(_safe(part, stop) for part in known), text]
+        check_stream(
+            make,
+            [piece.encode() for piece in pieces],
+            stop,
+            [later[len(earlier) :] for earlier, later in pairwise(safe)],
+        )
+
+
+def _cut(text: AnyStr, draw: Generator) -> list[AnyStr]:
+    pieces = []
+    while text:
+        size = int(draw.integers(1, 5))
+        pieces.append(text[:size])
+        text = text[size:]
+    return pieces
 
 
 def _safe(known: str, stop: str) -> str:
     """All of `known` but the longest ending that begins `stop`."""
     waits = next((k for k in range(min(len(stop) - 1, len(known)), 0, -1) if known.endswith(stop[:k])), 0)
     return known[: len(known) - waits]
+
+
+# ---- task 6
 
 
 def check_head_start(
@@ -589,12 +1004,22 @@ def check_head_start(
     Raises:
         AssertionError: naming the delay, what was wanted, and what a shorter or longer one does.
     """
-    got = head_start(token_times, rate)
-    if _close(got, wanted, 1e-6):
+    got = head_start(list(token_times), rate)
+    if _close(got, wanted):
         return
-    word = "the buffer runs dry" if got < wanted else "the user waits longer than needed"
+    word = ""
+    if isinstance(got, Real):
+        word = (
+            ", and nobody can begin before the first token"
+            if got < 0
+            else ", and the buffer runs dry"
+            if got < wanted
+            else ", and the user waits longer than needed"
+        )
+    times = ", ".join(f"{instant:.2f}" for instant in token_times[:6]) + (" …" if len(token_times) > 6 else "")
     raise AssertionError(
-        f"the head start is {_shown(float(got))} at {rate:g} tokens/s, and {word}; it should be {_shown(wanted)}"
+        f"the head start is {_shown(got)} at {rate:g} tokens/s{word}; it should be {_shown(wanted)}, "
+        f"for {len(token_times)} tokens at {times} s"
     )
 
 
