@@ -1,0 +1,362 @@
+"""Whether a test met the student's own answer: what was tampered with, and what the library did in its place.
+
+Tampering: `Fingerprint` remembers, before any student code, what the tests rely on (all loaded modules of `underload`
+with their classes and functions' code; shallowly the builtins and the modules in `SHALLOW`). `restore` puts back what
+differs and names it.
+
+Library use: `Watch` looks at every call of a Python function during a test (`sys.setprofile`). A call into one of
+the watched functions with a frame of the student's code anywhere above it means that the answer used it. So aliases,
+`importlib`, `getattr`, `functools.partial` and copies made by `types.FunctionType` are found; a call by the test
+itself, or by a check of `underload.labs` that takes the library as its oracle, is fine; a mention in a cell that no
+test calls costs nothing. `held` looks through the values that the test takes from the student, which may be the
+library's function itself, or an object or subclass of its class.
+
+What it does not see: library code that numba compiled or that is written in C (it has no frames); a copy of the
+library's source text, renamed (near-identical submissions are listed by the grader for a person to look at); a lazy
+`map` over a library function that the answer hands back and the test consumes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+#: Modules whose attributes tests rely on; compared one by one, without looking into what they are.
+SHALLOW = (
+    "builtins", "math", "cmath", "statistics", "random", "itertools", "functools", "collections", "operator", "json",
+    "io", "contextlib", "warnings", "traceback", "hashlib", "html", "dataclasses", "inspect", "copy", "types",
+    "numpy", "numpy.random", "numpy.linalg", "numpy.testing", "pytest", "scipy.stats", "torch", "torch.testing",
+)  # fmt: skip
+
+SWITCHED_OFF = "the watch over library calls was switched off"
+_ABSENT = object()
+_DEEP = 1000  # entries of a container that are looked at
+
+
+class Fingerprint:
+    """What the loaded modules are before any student code ran."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, ModuleType] = {}
+        self._attributes: dict[str, dict[str, Any]] = {}
+        self._classes: dict[type, tuple[str, dict[str, Any]]] = {}
+        self._functions: dict[int, _Function] = {}
+        self._containers: list[tuple[str, Any, Any]] = []
+        for name, module in list(sys.modules.items()):
+            if not isinstance(module, ModuleType):
+                continue
+            ours = name == "underload" or name.startswith("underload.")
+            if ours or name in SHALLOW:
+                self.modules[name] = module
+                self._attributes[name] = dict(vars(module))
+                if ours:
+                    self._look_into(name, module)
+
+    def _look_into(self, name: str, module: ModuleType) -> None:
+        for attribute, value in vars(module).items():
+            path = f"{name}.{attribute}"
+            if isinstance(value, type):
+                if value.__module__ == name:
+                    self._add_class(path, value)
+            elif type(value) in (dict, list, set):
+                if not attribute.startswith("_") and len(value) <= _DEEP:
+                    self._containers.append((path, value, value.copy()))
+            elif getattr(value, "__module__", None) == name:
+                self._add_function(path, value)
+
+    def _add_class(self, path: str, cls: type) -> None:
+        if cls in self._classes:
+            return
+        self._classes[cls] = path, dict(vars(cls))
+        for attribute, value in vars(cls).items():
+            self._add_function(f"{path}.{attribute}", value)
+            if isinstance(value, type) and value.__module__ == cls.__module__ and attribute != "__class__":
+                self._add_class(f"{path}.{attribute}", value)
+
+    def _add_function(self, path: str, value: Any) -> None:
+        for function in _functions(value):
+            self._functions.setdefault(id(function), _Function(path, function))
+
+    def restore(self) -> list[str]:
+        """Put back what differs.
+
+        Returns:
+            its dotted names, sorted.
+        """
+        found = [record.path for record in self._functions.values() if record.restore()]
+        for name, module in self.modules.items():
+            if sys.modules.get(name) is not module:
+                sys.modules[name] = module
+                found.append(name)
+            found += [f"{name}.{attribute}" for attribute in self._restore_module(module, self._attributes[name])]
+        for cls, (path, attributes) in self._classes.items():
+            found += [f"{path}.{attribute}" for attribute in _restore_class(cls, attributes)]
+        for path, container, former in self._containers:
+            if not _same(container, former):
+                container.clear()
+                container.extend(former) if isinstance(container, list) else container.update(former)
+                found.append(path)
+        return sorted(set(found))
+
+    @staticmethod
+    def _restore_module(module: ModuleType, former: Mapping[str, Any]) -> Iterator[str]:
+        space = vars(module)
+        for name, value in former.items():
+            # A private datum is a module's own state, such as what it has computed once; a private function is not.
+            if space.get(name, _ABSENT) is not value and (callable(value) or not name.startswith("_")):
+                space[name] = value
+                yield name
+        for name in [name for name in space if name not in former]:
+            # A new name is harmless (a submodule loaded since) unless the module's own code would find it in the
+            # place of a builtin.
+            if module is not builtins and hasattr(builtins, name) and not name.startswith("__"):
+                del space[name]
+                yield name
+
+
+@dataclass
+class _Function:
+    path: str
+    function: FunctionType
+
+    def __post_init__(self) -> None:
+        function = self.function
+        self.former = function.__code__, function.__defaults__, function.__kwdefaults__
+        self.keywords = dict(function.__kwdefaults__ or {})
+
+    def restore(self) -> bool:
+        function, (code, defaults, keywords) = self.function, self.former
+        if (
+            function.__code__ is code
+            and function.__defaults__ is defaults
+            and function.__kwdefaults__ is keywords
+            and (keywords or {}) == self.keywords
+        ):
+            return False
+        function.__code__, function.__defaults__ = code, defaults
+        function.__kwdefaults__ = dict(self.keywords) if keywords is not None else None
+        return True
+
+
+def _functions(value: Any, depth: int = 3) -> Iterator[FunctionType]:
+    """The plain functions in what stands in a module or class: through descriptors, wrappers and closures."""
+    if depth == 0:
+        return
+    if isinstance(value, FunctionType):
+        yield value
+        inner: list[Any] = [value.__dict__.get("__wrapped__")]
+        for cell in value.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                inner.append(cell.cell_contents)
+    elif isinstance(value, staticmethod | classmethod | MethodType):
+        inner = [value.__func__]
+    elif isinstance(value, property):
+        inner = [value.fget, value.fset, value.fdel]
+    elif isinstance(value, functools.cached_property | functools.partial):
+        inner = [value.func]
+    elif isinstance(value, functools._lru_cache_wrapper):
+        inner = [value.__wrapped__]
+    else:
+        return
+    for part in inner:
+        yield from _functions(part, depth - 1)
+
+
+_CHANGING = {"__dict__", "__weakref__", "__doc__", "__abstractmethods__", "_abc_impl", "__annotations__"}
+
+
+def _restore_class(cls: type, former: Mapping[str, Any]) -> Iterator[str]:
+    present = dict(vars(cls))
+    for name, value in former.items():
+        if name not in _CHANGING and present.get(name, _ABSENT) is not value:
+            with contextlib.suppress(AttributeError, TypeError):
+                type.__setattr__(cls, name, value)
+                yield name
+    for name, value in present.items():
+        # Python itself adds to a class only caches of annotations and the like, none of them callable.
+        if name not in former and name not in _CHANGING and (callable(value) or hasattr(value, "__get__")):
+            with contextlib.suppress(AttributeError, TypeError):
+                type.__delattr__(cls, name)
+                yield name
+
+
+def _same(container: Any, former: Any) -> bool:
+    if len(container) != len(former):
+        return False
+    if isinstance(container, dict):
+        return all(container.get(key, _ABSENT) is value for key, value in former.items())
+    if isinstance(container, list):
+        return all(one is other for one, other in zip(container, former))
+    return bool(container == former)
+
+
+# --- the library's own version -------------------------------------------------------------------------------------
+
+
+def resolve(dotted: str) -> Any:
+    """The function or class of a full dotted name, such as `underload.decoder.detokenize.Detokenizer.push`.
+
+    Raises:
+        LookupError: there is none.
+    """
+    parts = dotted.split(".")
+    for split in range(len(parts) - 1, 0, -1):
+        try:
+            value: Any = importlib.import_module(".".join(parts[:split]))
+        except ImportError:
+            continue
+        try:
+            for part in parts[split:]:
+                value = getattr(value, part)
+        except AttributeError:
+            continue
+        return value
+    raise LookupError(f"the library has no {dotted!r}: correct the lab's list of what an answer may not use")
+
+
+@dataclass
+class Watch:
+    """Watches a test for calls of the library's own version by the student's code.
+
+    library: full dotted names of functions and classes; exempt: the file names of cells that are not the student's
+    (the test's own, the source's given ones); folder: the student's, whose modules count as theirs.
+    `used` is the first that the student's code called, or SWITCHED_OFF.
+
+    Raises:
+        LookupError: the library has no such function or class.
+    """
+
+    library: Sequence[str]
+    exempt: Collection[str] = ()
+    folder: str = ""
+    used: str = ""
+    _codes: dict[tuple[str, str], str] = field(default_factory=dict)
+    _exact: dict[CodeType, str] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+    _values: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    _classes: list[tuple[type, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._thread = threading.get_ident()
+        for dotted in self.library:
+            value = resolve(dotted)
+            self._values[id(value)] = value, dotted
+            if isinstance(value, type):
+                self._classes.append((value, dotted))
+                for part in vars(value).values():
+                    self._watch(part, dotted)
+            else:
+                self._watch(value, dotted)
+
+    def _watch(self, value: Any, dotted: str) -> None:
+        home = getattr(sys.modules.get(getattr(value, "__module__", "")), "__file__", None)
+        for function in _functions(value):
+            code = function.__code__
+            if code.co_filename != home and not code.co_filename.startswith("<"):
+                continue  # a wrapper that the function got from elsewhere, such as contextlib
+            self._names.add(code.co_name)
+            if code.co_filename.startswith("<"):  # made by dataclass and the like: such names occur many times over
+                self._exact.setdefault(code, dotted)
+            else:
+                self._codes.setdefault((code.co_filename, code.co_qualname), dotted)
+
+    def __enter__(self) -> Watch:
+        self._seen = self._make()
+        if self.library:
+            threading.setprofile(self._seen)
+            sys.setprofile(self._seen)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.library:
+            if sys.getprofile() is not self._seen and not self.used:
+                self.used = SWITCHED_OFF
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    def _make(self) -> Callable[[FrameType, str, Any], None]:
+        names, codes, exact = self._names, self._codes, self._exact
+
+        def seen(frame: FrameType, event: str, argument: Any) -> None:
+            # called at every call and return in the test: the first comparison must settle nearly all of them
+            if event != "call":
+                return
+            code = frame.f_code
+            if code.co_name not in names:
+                return
+            dotted = codes.get((code.co_filename, code.co_qualname)) or exact.get(code)
+            if dotted and not self.used and self._above(frame):
+                self.used = dotted
+
+        return seen
+
+    def _above(self, frame: FrameType) -> bool:
+        """Whether the student's code stands above this frame. In a thread of its own, it started the thread."""
+        if threading.get_ident() != self._thread:
+            return True
+        above = frame.f_back
+        while above is not None:
+            if self._theirs(above):
+                return True
+            above = above.f_back
+        return False
+
+    def _theirs(self, frame: FrameType) -> bool:
+        file = frame.f_code.co_filename
+        if file in self.exempt:
+            return False
+        if file.startswith("<cell ") or (self.folder and file.startswith(self.folder)):
+            return True
+        # What `exec` compiled has the notebook's own globals, or new ones without a name.
+        return file.startswith("<") and frame.f_globals.get("__name__", "__main__") in ("__main__", "builtins")
+
+    def held(self, values: Iterable[Any]) -> str:
+        """The dotted name of the library's own version that one of these values is, holds, or is made from; or ""."""
+        for value in values:
+            if found := self._in(value, 4):
+                return found
+        return ""
+
+    def _in(self, value: Any, depth: int) -> str:
+        if depth == 0 or isinstance(value, ModuleType | str | bytes | int | float | complex | None):
+            return ""
+        if id(value) in self._values:
+            return self._values[id(value)][1]
+        kind = type(value)
+        made_from = kind.__mro__ if not isinstance(value, type) else value.__mro__
+        for cls, dotted in self._classes:
+            if any(base is cls for base in made_from):
+                return dotted
+        inner: Iterable[Any] = ()
+        if isinstance(value, FunctionType):
+            code = value.__code__
+            return self._codes.get((code.co_filename, code.co_qualname)) or self._exact.get(code, "")
+        if isinstance(value, MethodType):
+            inner = (value.__func__, value.__self__)
+        elif isinstance(value, BuiltinFunctionType):
+            return ""
+        elif isinstance(value, staticmethod | classmethod):
+            inner = (value.__func__,)
+        elif isinstance(value, functools.partial):
+            inner = (value.func,)
+        elif isinstance(value, functools._lru_cache_wrapper):
+            inner = (value.__wrapped__,)
+        elif isinstance(value, type):
+            inner = list(vars(value).values()) if value.__module__ == "__main__" else ()
+        elif kind in (list, tuple, set, dict):
+            if len(value) <= _DEEP:
+                inner = list(value.values() if kind is dict else value)
+        elif kind.__module__ == "__main__":  # an object of a class written in the notebook
+            inner = [kind, *getattr(value, "__dict__", {}).values()]
+        for part in inner:
+            if found := self._in(part, depth - 1):
+                return found
+        return ""
