@@ -3,7 +3,9 @@
     recorded        the measurement that chapter and lab draw, as `tests/benchmarks/step_time.py` stored it
     series          one curve of it: batch sizes and median step times
     ScriptedStep    a step that takes known times on a virtual clock: a stopwatch can be checked exactly
-    check_*         raise AssertionError with the wrong value, the slip that gives it, and what was wanted
+    your_machine    a machine and a promise, drawn from a student's own number
+    check_*         each about one idea of a task; raise AssertionError with the wrong value, the slip that gives it,
+                    and what was wanted
     draw_*          the pictures that page and lab share
 
 Torch-free: the lab's set-up cell brings the real decoder.
@@ -12,13 +14,15 @@ Torch-free: the lab's set-up cell brings the real decoder.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
-from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from underload import figures
 from underload.request import UnderloadError, VirtualClock
@@ -58,6 +62,40 @@ def example_times(path: str | None = None, model: str = "smollm2-135m") -> dict[
     return dict(zip(*series("decode", model, path), strict=True))
 
 
+# ------------------------------------------------------------------ what a check is handed
+
+
+def _number(value: Any, what: str) -> float:
+    """`value` as a float, whatever kind of number it is (NumPy's and arrays of one element included)."""
+    try:
+        found = math.nan if isinstance(value, (str, bytes, bool)) else float(np.asarray(value, dtype=float).item())
+    except (TypeError, ValueError):
+        found = math.nan
+    assert math.isfinite(found), f"{what} must be a number, got {value!r}"
+    return found
+
+
+def _near(got: float, wanted: float, relative: float = 1e-6) -> bool:
+    return abs(got - wanted) <= relative * abs(wanted)
+
+
+def _named(got: float, slips: Mapping[str, float]) -> str:
+    """The slip that gives this value, in brackets, or nothing."""
+    return next((f" ({words})" for words, value in slips.items() if _near(got, value)), "")
+
+
+def check_guess(guess: object, name: str, what: str) -> None:
+    """A guess earns its point for being made: any positive number will do.
+
+    Raises:
+        NotImplementedError: nothing was written down yet.
+        AssertionError: something that is no positive number.
+    """
+    if guess is None:
+        raise NotImplementedError(f"{name} is still None")
+    assert _number(guess, name) > 0, f"{name} is {guess!r}; write a positive number: {what}"
+
+
 # ------------------------------------------------------------------ task 1: a stopwatch
 
 
@@ -74,45 +112,76 @@ class ScriptedStep:
         self.calls += 1
 
 
-SLOW_START = (0.900, 0.140, 0.0210, 0.0200, 0.0560, 0.0204, 0.0208)
-"""Two calls that warm up, then five of which one was disturbed: median 20.8 ms, mean 27.6 ms."""
+class AskedClock(VirtualClock):
+    """A virtual clock that knows whether anybody but the step asked it for the time."""
+
+    asked = 0
+
+    def now(self) -> float:
+        self.asked += 1
+        return super().now()
+
+
+SLOW_START = (0.900, 0.140, 0.0208, 0.0200, 0.0204, 0.0560, 0.0208)
+"""Two calls that warm up, then five of which one was disturbed: median 20.8 ms, mean 27.6 ms. The median of the first
+five, and that of all seven, are 20.8 ms too: what a stopwatch makes of the warm-up is told by LONG_WARMUP."""
+
+LONG_WARMUP = (0.900, 0.140, 0.100, 0.080, 0.060, 0.020, 0.020, 0.020)
+"""Five calls that warm up, each faster than the one before, then three that agree: median, mean and smallest are 20 ms,
+so that a wrong result says that other calls were counted."""
+
+
+def check_runs(step_time: Callable[..., object], *, warmup: int, repeats: int) -> None:
+    """The step must run `warmup` and `repeats` times, whatever is returned.
+
+    Raises:
+        AssertionError: naming the number of runs.
+    """
+    clock = VirtualClock(start=100.0)
+    step = ScriptedStep(clock, (0.020,))
+    step_time(step, clock, warmup=warmup, repeats=repeats)
+    assert step.calls == warmup + repeats, (
+        f"the step was run {step.calls} times; {warmup} to warm up and {repeats} to measure make {warmup + repeats}"
+    )
 
 
 def check_step_time(
-    step_time: Callable[..., float], seconds: Sequence[float] = SLOW_START, *, warmup: int = 2, repeats: int = 5
-) -> str:
-    """Run `step_time` on a scripted step. Returns a line that says what was found.
+    step_time: Callable[..., object], seconds: Sequence[float] = SLOW_START, *, warmup: int = 2, repeats: int = 5
+) -> None:
+    """Compare the result of `step_time` on a scripted step with the median of the measured runs.
 
     Raises:
         AssertionError: naming the value, and the slip that gives it.
     """
-    clock = VirtualClock(start=100.0)
+    clock = AskedClock(start=100.0)
     step = ScriptedStep(clock, seconds)
-    got = step_time(step, clock, warmup=warmup, repeats=repeats)
-    wanted_calls = warmup + repeats
-    assert step.calls == wanted_calls, (
-        f"the step was run {step.calls} times; {warmup} to warm up and {repeats} to measure make {wanted_calls}"
-    )
-    assert isinstance(got, (int, float)), f"step_time() must return seconds, a number; got {got!r}"
-    measured, everything = list(seconds[warmup:wanted_calls]), list(seconds[:wanted_calls])
+    got = _number(step_time(step, clock, warmup=warmup, repeats=repeats), "what step_time() returns, in seconds,")
+    measured, everything = list(seconds[warmup : warmup + repeats]), list(seconds[: warmup + repeats])
     wanted = statistics.median(measured)
+    if _near(got, wanted):
+        return
+    assert clock.asked > step.calls, (
+        f"step_time() is {got:.4g} s, and the clock that was handed over was never asked; take the time by clock.now()"
+    )
     slips = {
         "the mean: one disturbed run moved it": statistics.mean(measured),
         "the smallest: that is what the machine can do, not what it does": min(measured),
         "the median with the warm-up runs counted": statistics.median(everything),
         "the mean with the warm-up runs counted": statistics.mean(everything),
+        "the median of the first runs, warm-up included": statistics.median(seconds[:repeats]),
         "the sum of all runs": sum(measured),
         "a middle value, but the runs were not sorted": measured[len(measured) // 2],
         "one of the two middle values: with an even number of runs the median is their mean": sorted(measured)[
             len(measured) // 2
         ],
+        "the lower of the two middle values: with an even number of runs the median is their mean": sorted(measured)[
+            (len(measured) - 1) // 2
+        ],
     }
-    if abs(got - wanted) > 1e-9:
-        slip = next((f" ({words})" for words, value in slips.items() if abs(got - value) < 1e-9), "")
-        raise AssertionError(
-            f"step_time() is {got:.4f} s{slip}; the median of the {repeats} measured runs is {wanted:.4f} s"
-        )
-    return f"{step.calls} runs, {repeats} of them counted, median {got * 1e3:.1f} ms: as it should be."
+    raise AssertionError(
+        f"with warmup={warmup} and repeats={repeats}, step_time() is {got:.4f} s{_named(got, slips)}; "
+        f"the median of the {repeats} measured runs is {wanted:.4f} s"
+    )
 
 
 def step_time(step: Callable[[], object], clock: Any, *, warmup: int = 2, repeats: int = 5) -> float:
@@ -129,155 +198,485 @@ def step_time(step: Callable[[], object], clock: Any, *, warmup: int = 2, repeat
 
 # ------------------------------------------------------------------ task 2: o and t
 
+Fit = Callable[[Sequence[float], Sequence[float]], object]
 
-def check_fit(fit: Callable[[Sequence[float], Sequence[float]], tuple[float, float]]) -> str:
-    """A line to be found again, then one whose largest step was disturbed.
 
-    Raises:
-        AssertionError: naming the value, and the slip that gives it.
-    """
-    sizes = [1, 2, 4, 8, 16, 32]
-    found = fit(sizes, [0.030 + 0.002 * size for size in sizes])
+def _pair(found: Any) -> tuple[float, float]:
+    """What fit() returned as two numbers: a pair of any kind."""
     try:
-        o, t = map(float, found)  # a pair of any kind: tuple, list or array
+        first, second = found
     except (TypeError, ValueError):
         raise AssertionError(f"fit() must return (o, t), got {found!r}") from None
-    assert not (abs(o - 0.002) < 1e-9 and abs(t - 0.030) < 1e-9), "fit() returned (t, o); the order is (o, t)"
-    assert abs(o - 0.030) < 1e-6 and abs(t - 0.002) < 1e-6, (
-        f"the times were made with o = 30 ms and t = 2 ms; fit() found o = {o * 1e3:.3f} ms and t = {t * 1e3:.3f} ms"
-    )
-    bent = [1, 2, 4, 8, 16, 64]
-    times = [0.030 + 0.002 * size for size in bent]
-    times[-1] *= 1.15
-    o, t = map(float, fit(bent, times))
-    wanted = fit_step_time(bent, times)
-    if abs(o - wanted.o) > 1e-6 or abs(t - wanted.t) > 1e-6:
-        import numpy as np
+    return _number(first, "o, the first of what fit() returns,"), _number(second, "t, the second,")
 
-        plain_o = float(np.polyfit(bent, times, 1)[1])
-        slip = ": these make the absolute errors least" if abs(o - plain_o) < 1e-6 else ""
-        raise AssertionError(
-            f"with the step at B = 64 15 % too long, fit() found o = {o * 1e3:.2f} ms, t = {t * 1e3:.3f} ms{slip}; "
-            f"the least relative errors are at o = {wanted.o * 1e3:.2f} ms and t = {wanted.t * 1e3:.3f} ms"
-        )
-    return f"Both lines found; with one step 15 % off, o moved from 30 ms to {o * 1e3:.1f} ms only."
+
+def check_slope(fit: Fit, *, o: float = 0.030, t: float = 0.002, sizes: Sequence[int] = (1, 2, 4, 8, 16, 32)) -> None:
+    """Times that lie on a line: one of the two numbers must be its slope.
+
+    Raises:
+        AssertionError: naming both numbers.
+    """
+    first, second = _pair(fit(list(sizes), [o + t * size for size in sizes]))
+    assert _near(first, t, 1e-4) or _near(second, t, 1e-4), (
+        f"the times were made with t = {t * 1e3:g} ms for each sequence; fit() found o = {first * 1e3:.4g} ms and "
+        f"t = {second * 1e3:.4g} ms"
+    )
+
+
+def check_line(
+    fit: Fit, *, o: float = 0.030, t: float = 0.002, sizes: Sequence[int] = (1, 2, 4, 8, 16, 32), ordered: bool = True
+) -> None:
+    """Times that lie on a line: it must be found again. `ordered`: as (o, t); otherwise (t, o) will do as well.
+
+    Raises:
+        AssertionError: naming both numbers, and the slip that gives them.
+    """
+    found = _pair(fit(list(sizes), [o + t * size for size in sizes]))
+    swapped = _near(found[0], t, 1e-4) and _near(found[1], o, 1e-4)
+    assert not (ordered and swapped), "fit() returned (t, o); the order is (o, t)"
+    if swapped or (_near(found[0], o, 1e-4) and _near(found[1], t, 1e-4)):
+        return
+    first = " (o + t is the step for one sequence; o is what is left with none)" if _near(found[0], o + t, 1e-4) else ""
+    raise AssertionError(
+        f"the times were made with o = {o * 1e3:.4g} ms and t = {t * 1e3:.4g} ms; "
+        f"fit() found o = {found[0] * 1e3:.4g} ms{first} and t = {found[1] * 1e3:.4g} ms"
+    )
+
+
+def check_fit(
+    fit: Fit,
+    sizes: Sequence[int] = (1, 2, 4, 8, 16, 64),
+    seconds: Sequence[float] = (0.032, 0.034, 0.038, 0.046, 0.062, 1.15 * 0.158),
+) -> None:
+    """Times that lie on no line (without arguments: o = 30 ms, t = 2 ms, and the largest step 15 % too long): the line
+    must be the one with the least relative errors. (t, o) will do as well: the order is `check_line`'s.
+
+    Raises:
+        AssertionError: naming both numbers, and the slip that gives them.
+    """
+    found = _pair(fit(list(sizes), list(seconds)))
+    wanted = fit_step_time(sizes, seconds)
+    if any(_near(o, wanted.o, 1e-3) and _near(t, wanted.t, 1e-3) for o, t in (found, found[::-1])):
+        return
+    times = np.asarray(seconds)
+    slips = {
+        "these make the absolute errors least": np.polyfit(sizes, times, 1)[1],
+        "each error was divided by T twice: polyfit's weights multiply the error before it is squared": np.polyfit(
+            sizes, times, 1, w=times**-2
+        )[1],
+        "the errors were divided by B, not by T": np.polyfit(sizes, times, 1, w=1 / np.asarray(sizes))[1],
+    }
+    raise AssertionError(
+        f"step times of {', '.join(f'{1e3 * s:.4g}' for s in seconds)} ms at batch sizes "
+        f"{', '.join(map(str, sizes))}: fit() found o = {found[0] * 1e3:.3f} ms and t = {found[1] * 1e3:.4f} ms"
+        f"{_named(found[0], slips)}; the least relative errors are at o = {wanted.o * 1e3:.3f} ms and "
+        f"t = {wanted.t * 1e3:.4f} ms"
+    )
 
 
 # ------------------------------------------------------------------ task 3: the floor
 
 
+@dataclass(frozen=True)
+class BareShape:
+    """A shape that tells its sizes and counts nothing: what task 3 hands to `floor`."""
+
+    num_parameters: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, model: ModelShape) -> BareShape:
+        return cls(*(getattr(model, one.name) for one in fields(cls)))
+
+    def __getattr__(self, name: str) -> Any:
+        has = ", ".join(one.name for one in fields(self))
+        raise AttributeError(f"the shape in this task has {has}, and no {name}: count it yourself")
+
+
 def decode_floor(
-    model: ModelShape, batch_size: int, context: int, bandwidth: float, flops: float, bytes_per_value: float = 4
+    model: ModelShape | BareShape,
+    batch_size: int,
+    context: int,
+    bandwidth: float,
+    flops: float,
+    bytes_per_value: float = 4,
 ) -> float:
     """The roofline of a decode step as task 3 counts it: all weights once, keys and values of every sequence, 2 FLOPs
     a weight and sequence."""
-    read = bytes_per_value * model.num_parameters + batch_size * context * model.kv_bytes_per_token(bytes_per_value)
+    kv = 2 * model.num_layers * model.num_kv_heads * model.head_dim * bytes_per_value
+    read = bytes_per_value * model.num_parameters + batch_size * context * kv
     return max(read / bandwidth, 2 * model.num_parameters * batch_size / flops)
 
 
-def check_floor(
-    floor: Callable[..., float], cases: Sequence[tuple[str, int, int, float, float, float]] | None = None
-) -> str:
-    """Compare `floor` with the count by hand, on steps that memory binds and steps that arithmetic binds.
+Floor = Callable[..., object]
+_NO_TIME, _FOR_EVER = 1e30, 1.0  # bytes/s or FLOP/s that make one of the two times nothing, or endless
+
+
+def _floor(
+    floor: Floor, name: str, batch: int, context: int, *, width: float, bandwidth: float = _NO_TIME, flops: float
+) -> float:
+    made = floor(BareShape.of(shape(name)), batch, context, bandwidth, flops, width)
+    return _number(made, "what floor() returns, in seconds,")
+
+
+def _reading(floor: Floor, name: str, batch: int, context: int, width: float, bandwidth: float) -> float:
+    """Seconds that `floor` counts for reading. Of a `floor` that takes the smaller of its two times, too: which of them
+    it should take is checked by `check_longer`."""
+
+    def alone(flops: float) -> float:
+        return _floor(floor, name, batch, context, width=width, bandwidth=bandwidth, flops=flops)
+
+    got = alone(_NO_TIME)
+    return got if got > 1e-12 else alone(_FOR_EVER)
+
+
+def check_weights(
+    floor: Floor, name: str = "smollm2-135m", batch: int = 8, width: float = 4, bandwidth: float = 30e9
+) -> None:
+    """Hardly any cache, and arithmetic that takes no time: what is left is reading the weights.
 
     Raises:
         AssertionError: naming the step, the value, and the slip that gives it.
     """
-    cases = cases or (
-        ("smollm2-135m", 1, 128, 30e9, 150e9, 4),
-        ("smollm2-135m", 64, 128, 30e9, 150e9, 4),
-        ("llama-3-8b", 32, 2048, 3350e9, 989.4e12, 2),
+    got, weights = _reading(floor, name, batch, 1, width, bandwidth), width * shape(name).num_parameters
+    slips = {
+        "the weights are read once a step, not once a sequence": batch * weights,
+        "each weight is bytes_per_value wide": weights / width,
+    }
+    slip = next((f" ({words})" for words, read in slips.items() if _near(got, read / bandwidth, 0.01)), "")
+    assert _near(got, weights / bandwidth, 0.01), (
+        f"{batch} sequences of one token, arithmetic that takes no time: a step of {name} at {bandwidth / 1e9:g} GB/s "
+        f"takes {got * 1e3:.4g} ms by floor(){slip}; its weights take {weights / bandwidth * 1e3:.4g} ms"
     )
-    for name, batch, context, bandwidth, flops, width in cases:
-        model = shape(name)
-        got = floor(model, batch, context, bandwidth, flops, width)
-        assert isinstance(got, (int, float)), f"floor() must return seconds, a number; got {got!r}"
-        weights, kv = width * model.num_parameters, batch * context * model.kv_bytes_per_token(width)
-        compute = 2 * model.num_parameters * batch / flops
-        wanted = max((weights + kv) / bandwidth, compute)
-        all_heads = 2 * model.num_layers * model.num_heads * model.head_dim * width * batch * context
+
+
+def _cache(floor: Floor, name: str, batch: int, context: int, width: float) -> float:
+    """Bytes that a step reads more, by `floor`, for one more token in each of `batch` sequences."""
+    bandwidth = 30e9
+    longer, shorter = (_reading(floor, name, batch, tokens, width, bandwidth) for tokens in (2 * context, context))
+    return (longer - shorter) / context * bandwidth
+
+
+def check_cache(floor: Floor, name: str = "smollm2-135m", context: int = 4096, width: float = 4) -> None:
+    """One sequence with a short context and with a longer one: the difference is keys and values alone.
+
+    Raises:
+        AssertionError: naming the bytes that a token more costs, and the slip that gives them.
+    """
+    model = shape(name)
+    got, wanted = _cache(floor, name, 1, context, width), model.kv_bytes_per_token(width)
+    slips = {
+        "query heads instead of KV heads": wanted * model.num_heads / model.num_kv_heads,
+        "keys without values, or values without keys": wanted / 2,
+        "of one layer only": wanted / model.num_layers,
+        "of one KV head only": wanted / model.num_kv_heads,
+        "heads counted, not their dimension": wanted / model.head_dim,
+        "each value is bytes_per_value wide": wanted / width,
+        "4 bytes a value, whatever bytes_per_value says": wanted / width * 4,
+    }
+    slip = next((f" ({words})" for words, read in slips.items() if _near(got, read, 1e-4)), "")
+    if abs(got) < 1:
+        slip = " (keys and values are missing)"
+    assert _near(got, wanted, 1e-4), (
+        f"with {width:g} bytes a value, one more token in the cache of {name} costs {got:,.0f} bytes of reading by "
+        f"floor(){slip}; its keys and values are {wanted:,.0f} bytes"
+    )
+
+
+def check_caches(floor: Floor, name: str, batch: int, context: int = 4096, width: float = 2) -> None:
+    """`batch` sequences must read `batch` times the cache of one, whatever `floor` takes that to be.
+
+    Raises:
+        AssertionError: naming both.
+    """
+    one, many = (_cache(floor, name, size, context, width) for size in (1, batch))
+    assert one > 1, f"keys and values are missing: a longer context costs a step of {name} nothing by floor()"
+    slip = " (keys and values of one sequence only)" if _near(many, one, 1e-4) else ""
+    assert _near(many, batch * one, 1e-4), (
+        f"a token more in each of {batch} sequences costs {many / one:.4g} times as much reading as in one{slip}; "
+        f"every sequence reads its own cache, which makes {batch} times"
+    )
+
+
+def check_arithmetic(
+    floor: Floor,
+    name: str = "smollm2-135m",
+    batch: int = 32,
+    context: int = 128,
+    width: float = 4,
+    flops: float = 150e9,
+) -> None:
+    """A memory that takes no time: what is left is arithmetic.
+
+    Raises:
+        AssertionError: naming the step, the value, and the slip that gives it.
+    """
+
+    def alone(bandwidth: float) -> float:
+        return _floor(floor, name, batch, context, width=width, bandwidth=bandwidth, flops=flops)
+
+    wanted = 2 * shape(name).num_parameters * batch / flops
+    got = alone(_NO_TIME)
+    if _near(got, wanted, 1e-4) or _near(alone(_FOR_EVER), wanted, 1e-4):  # the second: the smaller of two times
+        return
+    slips = {
+        "one FLOP a weight; a multiplication and an addition are two": wanted / 2,
+        "arithmetic of one sequence only": wanted / batch,
+        "of every token in the context; a decode step computes one token a sequence": wanted * context,
+        "FLOPs, not bytes: bytes_per_value has no part in them": wanted * width,
+        "2 bytes_per_value FLOPs a weight": wanted * width / 2,
+    }
+    slip = next((f" ({words})" for words, value in slips.items() if _near(got, value, 1e-4)), "")
+    if got < 1e-12:
+        slip = " (arithmetic is missing)"
+    raise AssertionError(
+        f"{batch} sequences, memory that takes no time: a step of {name} at {flops / 1e9:g} GFLOP/s takes "
+        f"{got * 1e3:.4g} ms by floor(){slip}; its arithmetic takes {wanted * 1e3:.4g} ms"
+    )
+
+
+def check_longer(floor: Floor, name: str = "smollm2-135m", bandwidth: float = 30e9) -> None:
+    """One sequence of one token, on a machine that computes in 0.8 times the time in which it reads, and on one that
+    computes in 3 times that time: the longer one counts.
+
+    Raises:
+        AssertionError: naming the step, the value, and the slip that gives it.
+    """
+    model = shape(name)
+    read = 4 * model.num_parameters / bandwidth
+    for share, wanted in ((0.8, read), (3.0, 3.0 * read)):
+        flops = 2 * model.num_parameters / (share * read)
+        got = _floor(floor, name, 1, 1, width=4, bandwidth=bandwidth, flops=flops)
         slips = {
-            "the two times added; reading and computing go on at once, so the larger one counts": (weights + kv)
-            / bandwidth
-            + compute,
-            "keys and values are missing": max(weights / bandwidth, compute),
-            "the weights are read once a step, not once a sequence": max((batch * weights + kv) / bandwidth, compute),
-            "keys and values of one sequence only": max((weights + kv / batch) / bandwidth, compute),
-            "query heads instead of KV heads": max((weights + all_heads) / bandwidth, compute),
-            "keys without values": max((weights + kv / 2) / bandwidth, compute),
-            "one FLOP a weight; a multiplication and an addition are two": max((weights + kv) / bandwidth, compute / 2),
-            "arithmetic of one sequence only": max((weights + kv) / bandwidth, compute / batch),
-            "the smaller of the two times": min((weights + kv) / bandwidth, compute),
+            "the two times added; reading and computing go on at once, so the longer one counts": (1 + share) * read,
+            "the shorter of the two times": min(1.0, share) * read,
         }
-        if abs(got - wanted) > 1e-9 * wanted:
-            slip = next((f" ({words})" for words, value in slips.items() if abs(got - value) <= 1e-9 * value), "")
-            raise AssertionError(
-                f"floor of a step of {name} with {batch} sequences of {context} tokens is {got * 1e3:.4g} ms{slip}; "
-                f"it should be {wanted * 1e3:.4g} ms"
-            )
-    return f"{len(cases)} floors right, some bound by memory and some by arithmetic."
+        slip = next((f" ({words})" for words, value in slips.items() if _near(got, value, 0.01)), "")
+        # On the second machine it is enough that arithmetic counts: how much of it there is, is check_arithmetic's.
+        assert _near(got, wanted, 0.01) if share < 1 else got > 1.2 * read, (
+            f"where reading takes {read * 1e3:.1f} ms and arithmetic {share * read * 1e3:.1f} ms, floor() is "
+            f"{got * 1e3:.1f} ms{slip}; the two overlap, so the step takes at least {wanted * 1e3:.1f} ms"
+        )
+
+
+def check_floor(
+    floor: Floor, name: str, batch: int, context: int, bandwidth: float, flops: float, width: float
+) -> None:
+    """A whole step against the count by hand.
+
+    Raises:
+        AssertionError: naming the step, the value, and the slip that gives it.
+    """
+    model = shape(name)
+    got = _floor(floor, name, batch, context, width=width, bandwidth=bandwidth, flops=flops)
+    weights, kv = width * model.num_parameters, batch * context * model.kv_bytes_per_token(width)
+    compute = 2 * model.num_parameters * batch / flops
+    wanted = max((weights + kv) / bandwidth, compute)
+    all_heads = kv * model.num_heads / model.num_kv_heads
+    slips = {
+        "the two times added; reading and computing go on at once, so the longer one counts": (weights + kv) / bandwidth
+        + compute,
+        "keys and values are missing": max(weights / bandwidth, compute),
+        "the weights are read once a step, not once a sequence": max((batch * weights + kv) / bandwidth, compute),
+        "keys and values of one sequence only": max((weights + kv / batch) / bandwidth, compute),
+        "query heads instead of KV heads": max((weights + all_heads) / bandwidth, compute),
+        "keys without values": max((weights + kv / 2) / bandwidth, compute),
+        "one FLOP a weight; a multiplication and an addition are two": max((weights + kv) / bandwidth, compute / 2),
+        "arithmetic of one sequence only": max((weights + kv) / bandwidth, compute / batch),
+        "the shorter of the two times": min((weights + kv) / bandwidth, compute),
+    }
+    assert _near(got, wanted), (
+        f"floor of a step of {name} with {batch} sequences of {context} tokens, {width:g} bytes a value, at "
+        f"{bandwidth / 1e9:.0f} GB/s and {flops / 1e9:.0f} GFLOP/s is {got * 1e3:.4g} ms{_named(got, slips)}; "
+        f"it should be {wanted * 1e3:.4g} ms"
+    )
 
 
 # ------------------------------------------------------------------ task 4: the knee
 
 
-def check_choice(knee: Callable[[float, float], float], largest_batch: Callable[[float, float, float], int]) -> str:
-    """The knee and the largest batch within a limit, at numbers small enough for paper.
+def check_knee(knee: Callable[[float, float], object], o: float = 0.020, t: float = 0.001) -> None:
+    """The knee, without arguments at numbers small enough for paper.
+
+    Raises:
+        AssertionError: naming the value, and the slip that gives it.
+    """
+    call = f"knee(o = {o * 1e3:.4g} ms, t = {t * 1e3:.4g} ms)"
+    got = _number(knee(o, t), f"what {call} returns")
+    slips = {"t/o instead of o/t": t / o, "90 % of 1/t instead of half": 9 * o / t, "the limit 1/t itself": 1 / t}
+    assert _near(got, o / t), f"{call} is {got:.4g}{_named(got, slips)}; B/(o + Bt) is half of 1/t at B = {o / t:.4g}"
+
+
+def check_batch(largest_batch: Callable[[float, float, float], object], o: float, t: float, limit: float) -> None:
+    """The largest batch within a limit. A limit that a batch meets exactly allows it.
 
     Raises:
         AssertionError: naming the call, its value, and what was wanted.
     """
-    got = knee(0.020, 0.001)
-    slip = (
-        " (t/o instead of o/t)"
-        if abs(got - 0.05) < 1e-9
-        else " (90 % of 1/t instead of half)"
-        if abs(got - 180) < 1e-9
-        else ""
+    call = f"largest_batch(o = {o:.6g}, t = {t:.6g}, limit = {limit:.6g})"
+    wanted = StepLine(o, t).batch_for_step_time(limit)
+    found = _whole(largest_batch(o, t, limit), call)
+    assert found >= 0, f"{call} is {found}; when no step is short enough it is 0"
+    assert found == wanted, (
+        f"{call} is {found}; {wanted} take {o + wanted * t:.6g} s and {wanted + 1} take {o + (wanted + 1) * t:.6g} s, "
+        f"so the largest within the limit is {wanted}"
     )
-    assert abs(got - 20) < 1e-9, f"knee(o = 20 ms, t = 1 ms) is {got:.4g}{slip}; B/(o + Bt) is half of 1/t at B = 20"
-    for o, t, limit, wanted in (
-        (0.020, 0.001, 0.030, 10),
-        (0.020, 0.001, 0.0309, 10),
-        (0.040, 0.002, 0.060, 10),
-        (0.020, 0.001, 0.0205, 0),
-    ):
-        found = largest_batch(o, t, limit)
-        assert isinstance(found, Integral), f"largest_batch() must return a whole number (int), got {found!r}"
-        assert found >= 0, (
-            f"largest_batch(o = {o}, t = {t}, limit = {limit}) is {found}; when no step is short enough it is 0"
+
+
+def _whole(value: object, what: str) -> int:
+    """A whole number of any kind, also one that is written 10.0."""
+    found = _number(value, what)
+    assert found == int(found), f"{what} must be a whole number, got {found!r}"
+    return int(found)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine's line and the promise that was made on it, all in seconds."""
+
+    o: float
+    t: float
+    limit: float
+
+    def __str__(self) -> str:
+        return (
+            f"your machine: o = {self.o * 1e3:.1f} ms, t = {self.t * 1e3:.2f} ms; "
+            f"promised: a token at least every {self.limit * 1e3:.0f} ms"
         )
-        assert found == wanted, (
-            f"largest_batch(o = {o}, t = {t}, limit = {limit}) is {found}; {found} take {o + found * t:.4f} s,"
-            f" {found + 1} take {o + (found + 1) * t:.4f} s, so the largest within the limit is {wanted}"
-        )
-    return "The knee is at o/t, and the largest batch keeps to its limit."
+
+
+def your_machine(seed: int) -> Machine:
+    """The machine of task 4, drawn from a student's own number.
+
+    None is easier than another: each allows 20 to 60 sequences with a good half of another one to spare (so that
+    rounding up is wrong for everybody), and gives 35 to 65 % of its 1/t at that.
+    """
+    draw = np.random.default_rng([4, abs(int(seed))])
+    while True:  # one draw in ten will do
+        o, t, limit = 10 * int(draw.integers(80, 300)), int(draw.integers(15, 75)), 100 * int(draw.integers(20, 60))
+        batch, rest = divmod(limit - o, t)  # in units of 10 us, whole numbers
+        if 20 <= batch <= 60 and 0.6 <= rest / t <= 0.9 and 0.35 <= batch * t / (o + batch * t) <= 0.65:
+            return Machine(o / 1e5, t / 1e5, limit / 1e5)
+
+
+def check_my_batch(my_batch: object, machine: Machine) -> None:
+    """The batch that a student wrote down for the machine of their own.
+
+    Raises:
+        NotImplementedError: nothing was written down yet.
+        AssertionError: naming the step time of that batch, and the promise.
+    """
+    if my_batch is None:
+        raise NotImplementedError("my_batch is still None")
+    got, line = _whole(my_batch, "my_batch"), StepLine(machine.o, machine.t)
+    promised = f"promised are {machine.limit * 1e3:g} ms"
+    assert got >= 1, f"my_batch is {got}; this machine keeps its promise to some"
+    took, more = line.step_time(got) * 1e3, line.step_time(got + 1) * 1e3
+    assert took <= machine.limit * 1e3, f"my_batch is {got}, whose step takes {took:.2f} ms; {promised}"
+    assert more > machine.limit * 1e3, (
+        f"my_batch is {got}; one sequence more takes {more:.2f} ms a step and still keeps the promise: {promised}"
+    )
+
+
+def check_my_share(my_share: object, my_batch: object, machine: Machine) -> None:
+    """The share of 1/t that a student wrote down: that of their own batch, or of the right one; two digits will do.
+
+    Raises:
+        NotImplementedError: nothing was written down yet.
+        AssertionError: naming the two throughputs whose ratio it is.
+    """
+    if my_share is None:
+        raise NotImplementedError("my_share is still None")
+    line = StepLine(machine.o, machine.t)
+    right = line.batch_for_step_time(machine.limit)
+    try:
+        own = max(1.0, _number(my_batch, "my_batch"))
+    except AssertionError:
+        own = right
+    got = _number(my_share, "my_share")
+    slips = {
+        "in per cent; a share is between 0 and 1": 100 * line.throughput(own) * line.t,
+        "over the throughput of one sequence": line.throughput(own) / line.throughput(1),
+        "in tokens/s; divide by 1/t": line.throughput(own),
+        "of the step time that is o": line.o / line.step_time(own),
+    }
+    assert any(_near(got, line.throughput(batch) * line.t, 0.02) for batch in (own, right)), (
+        f"my_share is {got:.4g}{_named(got, slips)}; a batch of {own:g} gives B/(o + Bt) = {line.throughput(own):.0f} "
+        f"tokens/s, and 1/t is {1 / line.t:.0f} tokens/s"
+    )
 
 
 # ------------------------------------------------------------------ task 5: the second sequence
 
+VERDICTS = ("shared", "partly", "twice")
 
-def check_second(second: Callable[[float, float, float], str]) -> str:
-    """Five machines whose second sequence costs next to nothing, half a step, or a whole step.
+
+def check_second(second: Callable[[float, float, float], object], *cases: tuple[float, float, float]) -> None:
+    """Machines by their T(1), T(2) and t, in seconds; a verdict may be written with capital letters.
 
     Raises:
         AssertionError: naming the machine, its verdict, and what was wanted.
     """
-    cases = (
-        (0.030, 0.0312, 0.001, "shared", "the second sequence cost 1.2 ms, 0.2 ms more than t: 1 % of a step"),
-        (0.030, 0.0462, 0.001, "partly", "the second sequence cost 16.2 ms, 15.2 ms more than t: half a step"),
-        (0.030, 0.0590, 0.001, "twice", "the second sequence cost 29 ms, 28 ms more than t: 93 % of a step"),
-        (0.030, 0.0310, 0.001, "shared", "the second sequence cost exactly t"),
-        (0.030, 0.0295, 0.001, "shared", "two took less than one: noise, and certainly no second read"),
-    )
-    for one, two, t, wanted, why in cases:
-        got = second(one, two, t)
-        assert got in ("shared", "partly", "twice"), f"the verdict must be 'shared', 'partly' or 'twice', got {got!r}"
+    for one, two, t in cases:
+        answer = second(one, two, t)
+        got = str(answer).strip().lower()
+        assert got in VERDICTS, f"the verdict must be 'shared', 'partly' or 'twice', got {answer!r}"
+        beyond = two - one - t
+        share = beyond / one
+        wanted = "shared" if share <= 0.25 else "partly" if share <= 0.75 else "twice"
         assert got == wanted, (
-            f"T(1) = {one * 1e3:.1f} ms, T(2) = {two * 1e3:.1f} ms, t = {t * 1e3:.1f} ms: the verdict is {got!r}; "
-            f"it should be {wanted!r}, because {why}"
+            f"T(1) = {one * 1e3:.4g} ms, T(2) = {two * 1e3:.4g} ms, t = {t * 1e3:.4g} ms: the verdict is {got!r}; "
+            f"the second sequence cost {(two - one) * 1e3:.4g} ms, {beyond * 1e3:.4g} ms more than t. "
+            f"That is {share:.0%} of T(1): {wanted!r}"
         )
-    return "Five machines judged rightly."
+
+
+# ------------------------------------------------------------------ task 6: the price of the past
+
+
+def check_cache_rate(
+    cache_rate: Callable[..., object],
+    *,
+    rate: float,
+    batch: int = 1,
+    kv_bytes: int = 46_080,
+    fixed: float = 0.0,
+    lengths: Sequence[int] = (64, 256, 512, 1024),
+    noise: Sequence[float] = (),
+) -> None:
+    """Step times of `batch` sequences that read their caches at `rate` bytes/s, `fixed` seconds besides, each longer by
+    its share of `noise`: with noise, the rate wanted is that of the least squares.
+
+    Raises:
+        AssertionError: naming the value, and the slip that gives it.
+    """
+    tokens = list(lengths)
+    seconds = [fixed + batch * kv_bytes * n / rate for n in tokens]
+    if noise:
+        seconds = [s * (1 + e) for s, e in zip(seconds, noise, strict=True)]
+        rate = batch * kv_bytes / float(np.polyfit(tokens, seconds, 1)[0])
+    got = _number(cache_rate(tokens, seconds, batch, kv_bytes), "what cache_rate() returns, in bytes/s,")
+    slips = {
+        "bytes of one sequence; a token more in each sequence is batch_size tokens more": rate / batch,
+        "GB/s; bytes/s are wanted": rate / 1e9,
+        "from the whole step time; the slope leaves out what does not grow": batch
+        * kv_bytes
+        * tokens[-1]
+        / seconds[-1],
+        "from the first point and the last; least squares uses all": batch
+        * kv_bytes
+        * (tokens[-1] - tokens[0])
+        / (seconds[-1] - seconds[0]),
+        "tokens, not bytes": rate / kv_bytes,
+    }
+    assert _near(got, rate, 1e-4), (
+        f"{batch} sequences of {', '.join(map(str, tokens))} tokens, {kv_bytes:,} bytes each, in steps of "
+        f"{', '.join(f'{1e3 * s:.4g}' for s in seconds)} ms: cache_rate() is {got / 1e9:.4g} GB/s{_named(got, slips)}; "
+        f"it should be {rate / 1e9:.4g} GB/s"
+    )
 
 
 # ------------------------------------------------------------------ pictures
