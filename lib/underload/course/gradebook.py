@@ -1,0 +1,155 @@
+"""The marks as nbgrader's own gradebook, so that a class can go on with nbgrader's tools."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from underload.course.outline import Outline
+from underload.course.points import number
+from underload.course.results import PartResult
+from underload.course.table import Row
+
+#: Said instead of a gradebook where nbgrader is not installed.
+NOT_INSTALLED = (
+    "gradebook.db was not made: nbgrader is not installed here; "
+    "get it with 'make course', or pip install \"underload[course]\""
+)
+
+
+def write_gradebook(
+    found: Sequence[Row],
+    outlines: Mapping[str, Outline],
+    path: Path,
+    people: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+    """Write `path` anew: assignments, notebooks and cells from the outlines, students and their scores from the rows.
+
+    What the grader gave is a cell's automatic score; what a person gave an open answer its manual one. Refused
+    submissions and students without one have no submission there, which nbgrader counts as 0. The points of Further
+    tasks are cells worth 0 with the points as extra credit, so that they come on top of the core as they do here.
+
+    Returns:
+        "" when it was written, else why not.
+    """
+    try:
+        from nbgrader.api import Gradebook
+    except ImportError:
+        return NOT_INSTALLED
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.unlink(missing_ok=True)
+    try:
+        with _programs_on_path(), Gradebook(f"sqlite:///{beside.resolve()}") as book:
+            _fill(book, found, outlines, people or {})
+            book.engine.dispose()
+        os.replace(beside, path)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"gradebook.db was not made: nbgrader could not write it ({error})"
+    finally:
+        beside.unlink(missing_ok=True)
+    return ""
+
+
+@contextlib.contextmanager
+def _programs_on_path() -> Iterator[None]:
+    """nbgrader starts `alembic` by its name, which an environment that is not activated does not have on the path."""
+    before = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), before])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def _fill(
+    book: Any, found: Sequence[Row], outlines: Mapping[str, Outline], people: Mapping[str, Mapping[str, str]]
+) -> None:
+    from nbgrader.api import (
+        Assignment,
+        Comment,
+        Grade,
+        GradeCell,
+        Notebook,
+        SolutionCell,
+        Student,
+        SubmittedAssignment,
+        SubmittedNotebook,
+    )
+
+    for student in dict.fromkeys(row.student for row in found):
+        person = people.get(student, {})
+        book.db.add(
+            Student(
+                id=student,
+                first_name=person.get("first name") or None,
+                last_name=person.get("last name") or None,
+                email=person.get("email") or person.get("email address") or None,
+            )
+        )
+    students = {student.id: student for student in book.db.new if isinstance(student, Student)}
+    for lab, outline in outlines.items():
+        here = [row for row in found if row.lab == lab]
+        if not here:
+            continue
+        assignment = Assignment(name=lab, course_id=book.course_id)
+        notebook = Notebook(name=lab, assignment=assignment)
+        book.db.add(assignment)
+        cells, texts = {}, {}
+        for asked in outline.parts:
+            cells[asked.name] = GradeCell(
+                name=asked.name,
+                notebook=notebook,
+                max_score=0.0 if asked.further else asked.points,
+                cell_type="markdown" if asked.manual else "code",
+            )
+            # a comment belongs to a solution cell, and an open answer is both
+            texts[asked.name] = SolutionCell(name=asked.name, notebook=notebook)
+            book.db.add_all([cells[asked.name], texts[asked.name]])
+        book.db.flush()
+        for row in here:
+            if row.result is None or row.status != "graded":
+                continue
+            sent = SubmittedAssignment(assignment=assignment, student=students[row.student])
+            within = SubmittedNotebook(notebook=notebook, assignment=sent)
+            book.db.add(sent)
+            for part in row.result.parts:
+                if part.name not in cells:
+                    continue
+                book.db.add(Grade(cell_id=cells[part.name].id, notebook=within, **_scores(part)))
+                book.db.add(
+                    Comment(
+                        cell_id=texts[part.name].id,
+                        notebook=within,
+                        auto_comment=_comment(part) or None,
+                        manual_comment=part.comment or None,
+                    )
+                )
+    book.db.commit()
+
+
+def _scores(part: PartResult) -> dict[str, Any]:
+    waiting = part.earned is None
+    by_hand = part.manual and not waiting and not part.said
+    score = 0.0 if part.further else part.earned
+    return {
+        "auto_score": None if waiting or by_hand else score,
+        "manual_score": score if by_hand else None,
+        "extra_credit": part.earned if part.further else None,
+        "needs_manual_grade": waiting,
+    }
+
+
+def _comment(part: PartResult) -> str:
+    """What the grader has to say: the reason, and each check."""
+    lines = [part.said] if part.said else []
+    lines += [
+        f"{number(check.earned)}/{number(check.worth)} {check.what}" + (f": {check.said}" if check.said else "")
+        for check in part.checks
+    ]
+    return "\n".join(lines)
