@@ -126,7 +126,7 @@ def outline(source: NotebookNode) -> Outline:
     heading = ""
     for index, cell in enumerate(source.cells):
         if cell.cell_type == "markdown":
-            heading = next((line for line in cell.source.splitlines() if re.match(r"#+\s", line)), heading)
+            heading = next((line for line in cell.source.splitlines() if re.match(r"#+\s+(?!BEGIN |END |RUBRIC)", line)), heading)
         if not nbgrader(cell).get("grade"):
             continue
         task = task_of(cell)

@@ -206,7 +206,7 @@ def histogram(found: Sequence[Bin], title: str) -> str:
     total = sum(one.count for one in found)
     if not found or not total:
         return ""
-    width, height, left, bottom, top = 640, 230, 40, 44, 12
+    width, height, left, bottom, top = 640, 236, 44, 50, 14
     step = (width - left - 12) / len(found)
     most = max(one.count for one in found)
     tick = next(size for size in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if most / size <= 5)
@@ -234,8 +234,8 @@ def histogram(found: Sequence[Bin], title: str) -> str:
     drawn.append(f'<text x="{(left + width) / 2:.0f}" y="{height - 6}" text-anchor="middle">points of the core</text>')
     words = f"Histogram of points, {title}: " + "; ".join(f"{bin_name(one)}: {one.count}" for one in found if one.count)
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(words, quote=True)}" '
-        f'style="font:13px var(--sans);fill:var(--muted)">{"".join(drawn)}</svg>'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(words, quote=True)}">'
+        f"{''.join(drawn)}</svg>"
     )
 
 

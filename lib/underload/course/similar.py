@@ -24,11 +24,11 @@ from itertools import combinations
 
 from nbformat import NotebookNode
 
+from underload.course.answers import solved_cell
 from underload.course.handout import handout
-from underload.course.marks import regions
 from underload.course.outline import Outline, name_of, role
 from underload.course.results import Result
-from underload.course.source import task_of, where
+from underload.course.source import task_of
 
 #: Nodes of the syntax tree in one piece.
 PIECE = 7
@@ -186,13 +186,7 @@ def _lab_code(source: NotebookNode) -> tuple[frozenset[int], dict[str, str]]:
         if cell.cell_type != "code":
             continue
         if role(cell) == "answer":
-            lines = [
-                line
-                for region in regions(cell.source, where(cell, index))
-                if region.kind != "hidden"
-                for line in region.lines
-            ]
-            solved[name_of(cell)] = "\n".join(lines)
+            solved[name_of(cell)] = solved_cell(cell, index)
         given |= pieces(normalised(solved.get(name_of(cell), cell.source)))
     for cell in handout(source).cells:
         if cell.cell_type == "code":

@@ -63,7 +63,7 @@ def rows(results: Sequence[Result], outlines: Mapping[str, Outline], roster: Seq
     found: dict[tuple[str, str], Result] = {}
     for result in results:
         key = (result.student, result.lab)
-        if key in found and found[key].status == result.status == "graded":
+        if key in found and found[key] != result and found[key].status == result.status == "graded":
             raise LabError(
                 f"two graded submissions of {result.lab} by {result.student!r}: "
                 f"{found[key].path} and {result.path}; keep one of them"
