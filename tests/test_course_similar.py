@@ -1,4 +1,4 @@
-"""Similar submissions: copies are found through disguises, independent answers are not, the solution is listed apart."""
+"""Similar submissions: copies are found through disguises, independent answers are not, the solution is apart."""
 
 from __future__ import annotations
 

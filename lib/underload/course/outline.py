@@ -126,7 +126,8 @@ def outline(source: NotebookNode) -> Outline:
     heading = ""
     for index, cell in enumerate(source.cells):
         if cell.cell_type == "markdown":
-            heading = next((line for line in cell.source.splitlines() if re.match(r"#+\s+(?!BEGIN |END |RUBRIC)", line)), heading)
+            text = [r for r in regions(cell.source, where(cell, index)) if r.kind == "text"]  # a mark is no heading
+            heading = next((line for r in text for line in r.lines if re.match(r"#+\s", line)), heading)
         if not nbgrader(cell).get("grade"):
             continue
         task = task_of(cell)
