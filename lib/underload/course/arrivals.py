@@ -1,7 +1,8 @@
 """The files of a folder of submissions, wherever they lie: in folders, in zip archives, in archives within archives.
 
 Nothing is unpacked and nothing is followed: an archive's members are read from it when they are wanted, each up to a
-limit, so that neither a path in an archive nor its real size can do harm. Links, pipes and devices are named, not opened.
+limit, so that neither a path in an archive nor its real size can do harm. Links, pipes and devices are named and not
+opened.
 """
 
 from __future__ import annotations
@@ -75,8 +76,10 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.3g} MB" if size < 1e9 else f"{size / 1e9:.3g} GB"
 
 
-def arrivals(place: Path) -> list[Arrival]:
+def arrivals(place: Path, *, deep: bool = True) -> list[Arrival]:
     """Every file below a folder, or in a zip archive of submissions, in the order of their names.
+
+    deep: False for what lies in the folder itself and not below, archives unopened.
 
     Raises:
         LabError: there is no such folder or archive.
@@ -91,6 +94,8 @@ def arrivals(place: Path) -> list[Arrival]:
         return _limited(found)
     if not place.is_dir():
         raise LabError(f"no folder of submissions at {place}")
+    if not deep:
+        return list(_below(place, (), deep=False))
     return _limited(_below(place, (), lone=sum(not _ignored(name) for name in os.listdir(place)) == 1))
 
 
@@ -112,7 +117,7 @@ def _ignored(name: str) -> bool:
     return name.startswith(".") or name in _IGNORED
 
 
-def _below(folder: Path, parts: tuple[str, ...], *, lone: bool = False) -> Iterator[Arrival]:
+def _below(folder: Path, parts: tuple[str, ...], *, lone: bool = False, deep: bool = True) -> Iterator[Arrival]:
     try:
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
@@ -131,6 +136,8 @@ def _below(folder: Path, parts: tuple[str, ...], *, lone: bool = False) -> Itera
         if stat.S_ISLNK(about.st_mode):
             yield Arrival(here, said="it is a link to another place, and links are not followed")
         elif stat.S_ISDIR(about.st_mode):
+            if not deep:
+                continue
             if len(here) > DEPTH:
                 yield Arrival((*here, "…"), said=f"more than {DEPTH} folders deep; not looked at")
             else:
@@ -139,7 +146,8 @@ def _below(folder: Path, parts: tuple[str, ...], *, lone: bool = False) -> Itera
             yield Arrival(here, said="it is no file with content (a pipe or a device)")
         else:
             one = Arrival(here, about.st_size, about.st_mtime, "", _on_disk(Path(entry.path)), Path(entry.path))
-            yield from _unpacked(one, parts, 1, lone=lone) if entry.name.lower().endswith(".zip") else (one,)
+            packed = deep and entry.name.lower().endswith(".zip")
+            yield from _unpacked(one, parts, 1, lone=lone) if packed else (one,)
 
 
 def readable(name: str) -> str:
@@ -184,7 +192,7 @@ def _unpacked(archive: Arrival, parent: tuple[str, ...], depth: int, *, lone: bo
     tops = {_split(member.filename)[0] for member in kept if _split(member.filename)}
     folders = {_split(m.filename)[0] for m in kept if len(_split(m.filename)) > 1 and _is_notebook(m.filename)}
     class_download = depth == 0 or (
-        not parent and depth == 1 and (any(of_an_lms(name) for name in tops) or lone and len(folders) > 1)
+        not parent and depth == 1 and (any(of_an_lms(name) for name in tops) or (lone and len(folders) > 1))
     )
     base = parent if class_download else (archive.parts or ("submissions.zip",))
     for number, member in enumerate(sorted(kept, key=lambda one: one.filename)):

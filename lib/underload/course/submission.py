@@ -2,8 +2,8 @@
 
 Any shape of folder will do: STUDENT/LAB.ipynb at any depth, nbgrader's submitted/STUDENT/LAB/LAB.ipynb, files named
 STUDENT_LAB.ipynb, the downloads of Canvas and Moodle, and zip archives of these. A notebook's lab is read from the
-notebook, never from its file's name. Whatever the files are, nothing raises: each student's notebook of a lab becomes one
-`Found`, and what cannot be graded a refused one that says why.
+notebook, never from its file's name. Whatever the files are, nothing raises: each student's notebook of a lab becomes
+one `Found`, and what cannot be graded a refused one that says why.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from underload.course.arrivals import Arrival, arrivals, megabytes
+from underload.course.arrivals import Arrival, arrivals, megabytes, readable
 from underload.course.handout import handout
 from underload.course.marks import LabError
 from underload.course.outline import name_of
@@ -45,7 +45,8 @@ class Found:
     """One student's notebook of one lab. `said`: why it is refused, "" when it can be graded; then `notebook` is None.
 
     student: a name that is safe as a folder; lab: "" when not even that is known; path: below the submissions;
-    notes: what a person should know; beside: the files beside it by their names from there; digest: of all these bytes.
+    notes: what a person should know; beside: the files beside it by their names from there; digest: of all these bytes;
+    listed: whether the student is one of the course's list.
     """
 
     student: str
@@ -56,6 +57,7 @@ class Found:
     notes: tuple[str, ...] = ()
     beside: Mapping[str, Arrival] = field(default_factory=dict)
     digest: str = ""
+    listed: bool = False
 
 
 def find(folder: Path, labs: Mapping[str, NotebookNode], *, roster: Collection[str] = ()) -> list[Found]:
@@ -77,10 +79,24 @@ def find(folder: Path, labs: Mapping[str, NotebookNode], *, roster: Collection[s
         theirs.setdefault(on_the_list(claim, roster), []).append((claim, arrival))
     names = safe_names([*theirs, *roster])
     return [
-        replace(found, student=names[student])
+        replace(found, student=names[student], listed=student in roster)
         for student in sorted(theirs)
         for found in _of_one_student(student, theirs[student], given)
     ]
+
+
+def found_at(path: Path, lab: str, source: NotebookNode, student: str) -> Found:
+    """One notebook of a lab where its file is known, with the files that lie in its folder beside it."""
+    files = [one for one in arrivals(path.parent, deep=False) if len(one.parts) == 1]
+    mine = [one for one in files if one.name == readable(path.name)]
+    if not mine:
+        return Found(student, lab, path.name, "there is no such file")
+    one = _read(mine[0], {lab: handout(source)})
+    if one.notebook is None:
+        return Found(student, lab, path.name, one.said)
+    inside = [replace(other, parts=(".", other.name)) for other in files]
+    beside, left = _beside(replace(mine[0], parts=(".", path.name)), [(Claim(student), other) for other in inside])
+    return Found(student, lab, path.name, "", one.notebook, one.notes + left, beside, _digest(one.digest, beside))
 
 
 def _sorted_out(found: list[Arrival]) -> Iterator[Arrival]:
@@ -163,8 +179,7 @@ def _of_one_student(
         yield from (replace(one, notes=one.notes + about) for one in graded)
         return
     if unread:
-        one = unread[0]
-        yield Found(student, _only(given), one.shown, one.said, None, about[1:])
+        yield Found(student, _only(given), unread[0].shown, unread[0].said, None, about[1:])
         return
     kinds = sorted({arrival.name for _, arrival in files})
     some = ", ".join(kinds[:5]) + (f" and {len(kinds) - 5} more" if len(kinds) > 5 else "")
@@ -223,7 +238,7 @@ def _beside(notebook: Arrival, files: list[tuple[Claim, Arrival]]) -> tuple[dict
             left.append(name)
         else:
             found[name] = arrival
-    notes = ()
+    notes: tuple[str, ...] = ()
     if left:
         some = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
         notes = (
