@@ -1,25 +1,30 @@
-"""Lab 1: its solutions pass, its hand-out scores nothing, and a typical wrong answer is told what is wrong with it."""
+"""Lab 1: what a wrong answer is told, what the tasks start from, and the inputs that checks draw.
+
+What solutions, hand-outs and wrong answers earn is `underload course verify`'s to say, from tests/course.
+"""
 
 from __future__ import annotations
 
-import codecs
+import importlib
 import re
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from underload import metrics
-from underload.course import handout, read_notebook
+from underload.course import read_notebook
+from underload.course.outline import outline, role
 from underload.labs import latency_budget as lab
-from underload.request import SamplingParams, Timeline, VirtualClock
+from underload.request import Timeline, VirtualClock
 
 SOURCE = Path(__file__).parents[1] / "labs" / "latency-budget.ipynb"
-GIVEN = {"lab": lab, "metrics": metrics, "Timeline": Timeline, "SamplingParams": SamplingParams}
-GIVEN |= {"codecs": codecs, "statistics": statistics, "groupby": groupby}
 
 
 @pytest.fixture(scope="module")
@@ -27,71 +32,57 @@ def source() -> Any:
     return read_notebook(SOURCE)
 
 
-def graded(notebook: Any) -> list[Any]:
-    return [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade")]
-
-
-def run_solutions(notebook: Any) -> tuple[dict[str, Any], dict[str, BaseException]]:
-    """Execute solution and graded cells, no others: the names they leave, and what each graded cell raised."""
-    names: dict[str, Any] = dict(GIVEN)
-    raised: dict[str, BaseException] = {}
+def run_answers(notebook: Any) -> dict[str, Any]:
+    """Execute what is neither test nor show: the names that a grader's process has, without a decoder."""
+    names: dict[str, Any] = {}
     for cell in notebook.cells:
-        mark = cell.metadata.get("nbgrader", {})
-        if not mark:
-            continue
-        try:
+        if role(cell) in ("given", "answer"):
             exec(cell.source, names)
-        except Exception as error:
-            assert mark["grade"], f"{cell.id} must run by itself: {error}"
-            raised[cell.id] = error
-    return names, raised
+    return names
 
 
 @pytest.fixture(scope="module")
-def solved(source: Any) -> tuple[dict[str, Any], dict[str, BaseException]]:
-    return run_solutions(source)
+def solved(source: Any) -> dict[str, Any]:
+    return run_answers(source)
 
 
 # ------------------------------------------------------------------ the notebook
 
 
-def test_the_solutions_earn_every_point_without_the_decoder(solved: Any) -> None:
-    assert not solved[1]
+def test_points_and_tasks(source: Any) -> None:
+    about = outline(source)
+    assert about.points == 20 and about.bonus == 2
+    assert sum(task.minutes or 0 for task in about.tasks if not task.further) == about.minutes == 90
+    heads = [cell.source.splitlines()[0] for cell in source.cells if re.match(r"## .*Task \d", cell.source)]
+    told = [re.findall(r"about (\d+) minutes, (\d+) (?:bonus )?points", head)[0] for head in heads]
+    assert told == [(str(task.minutes), f"{task.points:g}") for task in about.tasks]
 
 
-def test_the_handout_earns_none(source: Any) -> None:
-    _, raised = run_solutions(handout(source))
-    assert set(raised) == {cell.id for cell in graded(source)}
-    assert all(isinstance(error, NotImplementedError | AssertionError) for error in raised.values()), raised
+def test_what_an_answer_may_not_use_is_there(source: Any) -> None:
+    for task in outline(source).tasks:
+        for name in task.library:
+            module, _, last = name.rpartition(".")
+            assert callable(getattr(importlib.import_module(module), last)), name
 
 
-def test_points_and_marks(source: Any) -> None:
-    core = [c for c in graded(source) if not c.metadata["underload"].get("further")]
-    further = [c for c in graded(source) if c.metadata["underload"].get("further")]
-    assert sum(c.metadata.nbgrader.points for c in core) == 20
-    assert sum(c.metadata.nbgrader.points for c in further) == 2
-    ids = [c.metadata.nbgrader.grade_id for c in source.cells if "nbgrader" in c.metadata]
-    assert len(ids) == len(set(ids))
-    for cell in source.cells:
-        if cell.cell_type == "code":
-            assert len({"nbval-check-output", "recorded", "live"} & set(cell.metadata.tags)) == 1, cell.id
+def test_what_is_graded_needs_no_decoder() -> None:
+    run = """if True:
+        import sys
+        from pathlib import Path
+        from underload.course import read_notebook
+        from underload.course.outline import role
+        names = {}
+        for cell in read_notebook(Path(sys.argv[1])).cells:
+            if role(cell) in ("given", "answer", "test"):
+                exec(cell.source, names)
+        assert "torch" not in sys.modules and "matplotlib" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", run, str(SOURCE)], check=True, timeout=60)
 
 
-def test_one_wrong_task_costs_only_its_own_points(source: Any) -> None:
-    broken = read_notebook(SOURCE)
-    for cell in broken.cells:
-        if cell.id == "task-1-solution":
-            cell.source = (
-                "def serve(server, clock, text, max_tokens, arrival):\n    return '', Timeline(arrival=arrival)"
-            )
-    _, raised = run_solutions(broken)
-    assert set(raised) == {"task-1-check"}
-
-
-def test_the_solutions_stamp_as_observing_from_outside_does(solved: Any) -> None:
-    names, _ = solved
+def test_the_solutions_stamp_as_observing_from_outside_does(solved: dict[str, Any]) -> None:
     lines = []
-    for serve in (names["serve"], lab.observe):
+    for serve in (solved["serve"], lab.observe):
         clock = VirtualClock()
         server = lab.ScriptedServer(clock, decode_seconds=(0.01, 0.3, 0.02), tail="!")
         lines.append(serve(server, clock, "A prompt.", 5, -0.2))
@@ -102,10 +93,9 @@ def test_the_solutions_stamp_as_observing_from_outside_does(solved: Any) -> None
         assert getattr(my_line, field) == pytest.approx(getattr(their_line, field)), field
 
 
-def test_the_budget_agrees_with_the_librarys_stages(solved: Any) -> None:
-    names, _ = solved
+def test_the_budget_agrees_with_the_librarys_stages(solved: dict[str, Any]) -> None:
     for line in lab.example_log(30, seed=2):
-        assert names["budget"](line) == pytest.approx(
+        assert solved["budget"](line) == pytest.approx(
             {stage: seconds for stage, seconds in metrics.stages(line).items() if stage in lab.STAGES}
         )
 
@@ -155,29 +145,52 @@ def serve_with(**slips: bool) -> Callable[..., tuple[str, Timeline]]:
     return serve
 
 
+CHECKS = (lab.check_calls, lab.check_waiting, lab.check_tokens, lab.check_totals)
+
+
 @pytest.mark.parametrize(
-    ("slip", "told"),
+    ("slip", "check", "told"),
     [
-        ("arrival", r"arrival is .*; it is the intended arrival .* hides how late the client was"),
+        ("arrival", lab.check_waiting, r"arrival is .*; it is the intended arrival .* hides how late the client was"),
         (
             "queued",
+            lab.check_waiting,
             r"queued is .*, the instant when turn\(\) had returned; it is the instant when the prompt had become",
         ),
-        ("scheduled", r"scheduled is .*, the instant when encode\(\) had returned; .* its turn had come"),
-        ("turn", r"turn\(\) was never called; a request is tokenised, waits for its turn"),
-        ("order", r"turn\(\) was called before encode\(\)"),
-        ("early", r"token_times\[0\] is .*, the instant when prefill\(\) had returned; .* handed over as text"),
-        ("first", r"token_times has 3 entries for 4 tokens"),
-        ("wasted", r"decode\(\) ran 4 times for 4 tokens; it should run 3 times"),
-        ("rest", r"the text is 'One or two.'; all that .* returned is 'One or two.!'"),
-        ("finished", r"finished was never stamped"),
-        ("seconds", r"detokenize_seconds is .*; 4 calls of to_text\(\) and one of rest\(\) took"),
+        ("scheduled", lab.check_waiting, r"scheduled is .*, the instant when encode\(\) had returned; .* its turn had"),
+        ("turn", lab.check_calls, r"turn\(\) was never called; a request is tokenised, waits for its turn"),
+        ("order", lab.check_calls, r"turn\(\) was called before encode\(\)"),
+        ("early", lab.check_tokens, r"token_times\[0\] is .*, the instant when prefill\(\) had returned; .* as text"),
+        ("first", lab.check_tokens, r"token_times has 3 instants for 4 tokens"),
+        ("wasted", lab.check_calls, r"decode\(\) ran 4 times for 4 tokens; it should run 3 times"),
+        ("rest", lab.check_calls, r"rest\(\) was never called"),
+        ("finished", lab.check_totals, r"finished was never stamped"),
+        ("seconds", lab.check_totals, r"detokenize_seconds is .*; 4 calls of to_text\(\) and one of rest\(\) took"),
     ],
 )
-def test_a_wrong_stamp_is_named(slip: str, told: str) -> None:
+def test_a_slip_is_named_by_its_own_check_and_passes_the_others(slip: str, check: Any, told: str) -> None:
     with pytest.raises(AssertionError, match=told):
-        lab.check_stamps(serve_with(**{slip: True}), tail="!")
-    assert "right" in lab.check_stamps(serve_with(), tail="!")
+        check(serve_with(**{slip: True}), tail="!")
+    for other in CHECKS:
+        other(serve_with(), tail="!")
+        if other is not check:
+            other(serve_with(**{slip: True}), tail="!")
+
+
+def test_a_wrong_argument_is_named_and_stops_nothing() -> None:
+    def serve(server: Any, clock: Any, text: str, max_tokens: int, arrival: float) -> tuple[str, Timeline]:
+        ids = server.encode(text)
+        server.turn()
+        token = server.prefill(ids[:-1])
+        answer = server.to_text(token)
+        for _ in range(max_tokens - 1):
+            answer += server.to_text(server.decode(token))
+        return answer + server.rest(), Timeline(arrival=arrival)
+
+    with pytest.raises(AssertionError, match=r"prefill\(\) was given .*, not the 9 ids of encode\(\)"):
+        lab.check_calls(serve)
+    with pytest.raises(AssertionError, match=r"sent was never stamped"):
+        lab.check_waiting(serve)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +200,11 @@ def test_a_wrong_stamp_is_named(slip: str, told: str) -> None:
         ({"tpot": 0.19}, r"tpot is 0.1900 s \(the whole time over all tokens"),
         ({"tpot": 0.09}, r"tpot is 0.0900 s \(divided by 5 tokens, but there are 4 gaps\)"),
         ({"e2e": 0.96}, r"e2e is 0.9600 s \(up to `finished`"),
-        ({"itl": [0.5, 0.05, 0.05, 0.3, 0.05]}, r"itl has 5 gaps; 5 tokens have 4 between them"),
+        ({"itl": [0.5, 0.05, 0.05, 0.3, 0.05]}, r"itl has 5 gaps; it should have 4, between 5 tokens"),
         ({"itl": [0.05, 0.05, 0.05, 0.30]}, r"itl\[2\] is 0.0500 s; it should be 0.3000 s"),
         ({"longest_stall": None}, r"longest_stall is None; it should be 0.3000 s"),
+        ({"itl": 0.1}, r"itl must be a list of gaps, got 0.1000 s"),
+        ({"ttft": "500 ms"}, r"ttft is '500 ms'; it should be 0.5000 s"),
     ],
 )
 def test_a_wrong_latency_is_named(changes: dict[str, Any], told: str) -> None:
@@ -218,31 +233,98 @@ def test_the_mean_of_shares_is_told_from_the_share_of_all() -> None:
         lab.check_shares(wrong, log)
 
 
+def test_shares_that_follow_from_a_wrong_budget_are_right() -> None:
+    log = lab.example_log(20)
+
+    def late(line: Timeline) -> dict[str, float]:
+        return {stage: end - line.arrival for stage, (_, end) in lab._spans(line).items()}
+
+    def constant(line: Timeline) -> dict[str, float]:
+        return dict.fromkeys(lab.STAGES, 1.0)
+
+    def following(budget: Any) -> Any:
+        return lambda lines: lab._share_of_all([budget(line) for line in lines])
+
+    lab.check_shares(following(late), log, late)
+    with pytest.raises(AssertionError, match="the share of client is"):
+        lab.check_shares(following(late), log)
+    with pytest.raises(AssertionError, match="the share of client is"):
+        lab.check_shares(following(constant), log, constant)
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
         (
-            lambda log, edges: [statistics.mean([0.1, 0.3, 0.11]), None, 0.5, 0.9],
-            r"\[1, 50\) holds 0.1700 s.*the median",
+            [0.12, 0.0, 0.3, 0.898],
+            r"\[50, 100\) holds 0.0000 s; .*no prompt has 50 to 99 tokens, and no data gives no number",
         ),
-        (lambda log, edges: [0.11, 0.0, 0.5, 0.9], r"\[50, 100\) holds 0.0000 s; .*no data gives no number"),
-        (lambda log, edges: [0.11, 0.5, None, 0.9], r"\[50, 100\) holds 0.5000 s"),
-        (lambda log, edges: [0.11], r"5 edges make 4 buckets, got 1"),
+        ([0.12, 0.3, None, 0.898], r"\[50, 100\) holds 0.3000 s; it should hold None"),
+        ([0.12, None, None, 0.898], r"\[100, 200\) holds None; .* the median TTFT of its 1 prompt \(100 tokens"),
+        ([0.12], r"5 edges make 4 buckets, got 1"),
+        (0.12, r"ttft_by_length\(\) must return a list, got 0.1200 s"),
     ],
 )
 def test_a_wrong_bucket_is_named(wrong: Any, told: str) -> None:
     with pytest.raises(AssertionError, match=told):
-        lab.check_buckets(wrong)
+        lab.check_borders(lambda log, edges: wrong)
+    lab.check_borders(lambda log, edges: (0.12, None, 0.3, 0.898))
 
 
-def test_a_swapped_line_is_named() -> None:
-    def swapped(xs: Any, ys: Any) -> tuple[float, float]:
-        line = statistics.linear_regression(xs, ys)
-        return line.slope, line.intercept
+def test_a_mean_is_told_from_a_median() -> None:
+    log = [lab.scripted_timeline(0.0, queue=0.1, prefill=seconds) for seconds in (0.1, 0.1, 0.7)]
+    with pytest.raises(AssertionError, match="the mean: one slow request speaks for all"):
+        lab.check_medians(lambda lines, edges: [statistics.mean(metrics.ttft(x) or 0 for x in lines)], log, (1, 50))
+    with pytest.raises(AssertionError, match="counted from when it was scheduled"):
+        lab.check_medians(lambda lines, edges: [0.1], log, (1, 50))
 
-    with pytest.raises(AssertionError, match="floor and per_token are swapped"):
-        lab.check_line(swapped)
-    lab.check_line(lambda xs, ys: tuple(reversed(statistics.linear_regression(xs, ys))))
+
+def test_a_wrong_line_is_named() -> None:
+    xs, ys = [0.0, 10.0, 20.0, 30.0], [0.020, 0.060, 0.120, 0.200]
+    for wrong, told in (
+        ((0.006, 0.010), "floor and per_token are swapped"),
+        ((0.020, 0.006), r"floor is 0.020000, it should be 0.010000"),
+        ((0.0, 9.0 / 1400), "the slope of a line through the origin"),
+        (0.01, r"fit_line\(\) must return \(floor, per_token\), got 0.0100"),
+    ):
+        with pytest.raises(AssertionError, match=told):
+            lab.check_line(lambda xs, ys, wrong=wrong: wrong, xs, ys)
+    with pytest.raises(AssertionError, match="the slope from the first point to the last"):
+        lab.check_line(lambda xs, ys: (0.02, 0.002), [0, 1, 2, 5], [0.02, 0.09, 0.05, 0.03])
+    lab.check_line(lambda xs, ys: [0.010, 0.006], xs, ys)
+
+
+def test_every_seed_is_fair() -> None:
+    """Whatever the seed: three right ways are right, and a line through all requests costs the floor and it alone."""
+
+    def line(log: Any, seconds: Any) -> tuple[float, float]:
+        found = statistics.linear_regression([x.prompt_tokens for x in log], [seconds(x) for x in log])
+        return found.intercept, found.slope
+
+    for seed in range(150):
+        log = lab.personal_log(seed)
+        alone = [request for request in log if (metrics.queue_time(request) or 0) < 0.1]
+        for floor, per_token in (
+            line(alone, metrics.ttft),
+            line(log, lambda x: x.token_times[0] - x.scheduled),
+            line(log, lambda x: x.token_times[0] - x.arrival - (x.scheduled - x.queued)),
+        ):
+            lab.check_floor(floor, log)
+            lab.check_per_token(per_token, log)
+        floor, per_token = line(log, metrics.ttft)
+        lab.check_per_token(per_token, log)
+        with pytest.raises(AssertionError, match="a line through all requests has this floor"):
+            lab.check_floor(floor, log)
+        with pytest.raises(AssertionError, match="these look like milliseconds"):
+            lab.check_floor(1e3 * line(alone, metrics.ttft)[0], log)
+    with pytest.raises(NotImplementedError, match="my_floor is None"):
+        lab.check_floor(None, log)
+
+
+def test_two_seeds_have_two_logs_and_one_has_one() -> None:
+    assert lab.personal_log(3) == lab.personal_log(3) != lab.personal_log(4)
+    for line in lab.personal_log(3):
+        metrics.check(line)
 
 
 class Naive:
@@ -250,6 +332,7 @@ class Naive:
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
+        self.stopped = False
 
     def push(self, piece: bytes) -> str:
         return piece.decode(errors="replace")
@@ -267,6 +350,7 @@ class Hoarder(Naive):
 
     def push(self, piece: bytes) -> str:
         self.all += piece
+        self.stopped = bool(self.stop) and self.stop in self.all.decode(errors="ignore")
         return ""
 
     def finish(self) -> str:
@@ -282,10 +366,41 @@ def test_a_stream_that_sends_too_early_or_too_late_is_named() -> None:
         lab.check_stream(Naive, [b"ABC", b"DEF"], "DEFG", ["ABC", "", "DEF"])
     with pytest.raises(AssertionError, match="this text was safe to send and was kept"):
         lab.check_stream(Hoarder, [b"ABC", b"DEF"], "DEFG", ["ABC", "", "DEF"])
-    with pytest.raises(AssertionError, match="was safe"):
-        lab.check_random_streams(Hoarder)
-    with pytest.raises(AssertionError, match="was sent"):
-        lab.check_random_streams(Naive)
+    with pytest.raises(AssertionError, match="what has been sent cannot be called back"):
+        lab.check_stop(Naive, [b"ABC", b"DEF", b"G!"], "DEFG")
+    lab.check_stop(Hoarder, [b"ABC", b"DEF", b"G!"], "DEFG")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_drawn_streams_fail_what_they_are_for(seed: int) -> None:
+    def draw() -> np.random.Generator:
+        return np.random.default_rng(seed)
+
+    for make, check in (
+        (Naive, lab.check_drawn_characters),
+        (Naive, lab.check_drawn_stops),
+        (Naive, lab.check_drawn_holds),
+        (Hoarder, lab.check_drawn_characters),
+        (Hoarder, lab.check_drawn_holds),
+    ):
+        with pytest.raises(AssertionError):
+            check(make, draw())
+    lab.check_drawn_stops(Hoarder, draw())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_drawn_timelines_hold_what_their_checks_are_about(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    line, chunked = lab.drawn_timeline(draw), lab.drawn_timeline(draw, chunks=True)
+    for one in (line, chunked):
+        metrics.check(one)
+    stall, whole = metrics.longest_stall(line) or 0, metrics.longest_stall(chunked) or 0
+    assert (metrics.ttft(line) or 0) > stall == pytest.approx(max(metrics.itl(line)))
+    assert (metrics.ttft(chunked) or 0) < whole and whole > 1.5 * max(metrics.itl(chunked))
+    assert metrics.chunks(chunked)[0][1] > 1
+    scripts = list(lab.drawn_scripts(draw))
+    assert scripts[0]["max_tokens"] == 1
+    assert all(script["tail"] and script["pieces"][1] == "" for script in scripts[1:])
 
 
 def test_a_head_start_too_short_or_too_long_is_named() -> None:

@@ -315,8 +315,8 @@ def drawn_scripts(draw: Generator, rounds: int = 4) -> Iterator[dict[str, Any]]:
 
 
 def drawn_timeline(draw: Generator, *, chunks: bool = False) -> Timeline:
-    """A timeline of five to eight instants; with `chunks` some of them bring several tokens, the longest gap's among
-    them and the first."""
+    """A timeline of five to eight instants. The wait for the first token is longer than any stall; with `chunks` it is
+    shorter, and some instants bring several tokens, the first and the one after the longest gap among them."""
     instants = int(draw.integers(5, 9))
     sizes = [int(size) for size in draw.integers(1, 4, size=instants)] if chunks else [1] * instants
     gaps = draw.uniform(0.01, 0.2, size=instants - 1)
@@ -327,7 +327,7 @@ def drawn_timeline(draw: Generator, *, chunks: bool = False) -> Timeline:
     line = scripted_timeline(
         float(draw.uniform(1, 100)),
         client=float(draw.uniform(0.01, 0.2)),
-        queue=float(draw.uniform(0.1, 1.0)),
+        queue=float(draw.uniform(0.05, 0.15) if chunks else draw.uniform(2.0, 3.0)),
         gaps=[float(gap) for gap in gaps],
         rest=float(draw.uniform(0.01, 0.1)),
     )
@@ -353,6 +353,10 @@ def _shown(value: Any, unit: str = " s") -> str:
         return f"{float(value):.4f}{unit}"
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + " …"
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def _items(value: Any, words: str) -> list[Any]:
@@ -435,9 +439,10 @@ def check_calls(serve: Serve, **script: Any) -> None:
         f"turn() was called {'before encode' if calls.index('turn') < calls.index('encode') else 'after prefill'}(); "
         + order
     )
-    assert server.shown == tokens, f"{server.shown} tokens were turned into text; {tokens} were asked for"
+    assert server.shown == tokens, f"{_many(server.shown, 'token')} went through to_text(); {tokens} asked for"
     assert server.steps == tokens - 1, (
-        f"decode() ran {server.steps} times for {tokens} tokens; it should run {tokens - 1} times: "
+        f"decode() ran {_many(server.steps, 'time')} for {_many(tokens, 'token')}; "
+        f"it should run {_many(tokens - 1, 'time')}: "
         "prefill() gives the first token, and nothing needs the one after the last"
     )
     for number in range(1, tokens):
@@ -493,8 +498,8 @@ def check_tokens(serve: Serve, **script: Any) -> None:
     run = _rehearse(serve, script)
     times = _items(run.line.token_times, "token_times must be a list of instants")
     assert len(times) == run.tokens, (
-        f"token_times has {len(times)} entries for {run.tokens} tokens: one for each, the first included, "
-        "whether it has text to show or not"
+        f"token_times has {_many(len(times), 'instant')} for {_many(run.tokens, 'token')}: one for each, "
+        "the first included, whether it has text to show or not"
     )
     for number, value in enumerate(times, start=1):
         wanted = run.server.when(f"the text of token {number} was ready")
@@ -520,7 +525,7 @@ def check_totals(serve: Serve, **script: Any) -> None:
     )
     wanted = server.text_seconds * server.shown + (0.0 if rested is None else server.rest_seconds)
     assert _close(line.detokenize_seconds, wanted), (
-        f"detokenize_seconds is {_shown(line.detokenize_seconds)}; {server.shown} calls of to_text() "
+        f"detokenize_seconds is {_shown(line.detokenize_seconds)}; {_many(server.shown, 'call')} of to_text() "
         f"{'and none' if rested is None else 'and one'} of rest() took {_shown(wanted)} in all"
     )
 
@@ -542,7 +547,8 @@ def check_times(times_of: Callable[[Timeline], Mapping[str, Any]], line: Timelin
         if isinstance(right, list):
             gaps = _items(value, f"{name} must be a list of gaps")
             assert len(gaps) == len(right), (
-                f"{name} has {len(gaps)} gaps; {line.output_tokens} tokens have {len(right)} between them"
+                f"{name} has {_many(len(gaps), 'gap')}; it should have {len(right)}, "
+                f"between {_many(line.output_tokens, 'token')}"
             )
             for index, (mine, theirs) in enumerate(zip(gaps, right, strict=True)):
                 assert _close(mine, theirs), f"{name}[{index}] is {_shown(mine)}; it should be {_shown(theirs)}"
@@ -651,26 +657,26 @@ def check_shares(
     Args:
         shares: the function under test.
         log: the timelines it is given.
-        budget: the student's own `budget`. Shares that follow from it are right too, where at least three of its
-            stages are: a slip there has cost its points already.
+        budget: the student's own `budget`. Shares that follow from it are right too: a slip there has cost its points
+            already. Not where it makes the share of all seconds and the mean of shares the same.
 
     Raises:
         AssertionError: naming the stage, its share, what was wanted, and the mean of shares when that is what came.
     """
     spans = [{stage: end - begin for stage, (begin, end) in _spans(line).items()} for line in log]
     got = _stages(shares(log), "shares()")
-    own = _own_seconds(budget, log, spans)
-    if own and all(_close(got[stage], share) for stage, share in _share_of_all(own).items()):
+    own = _own_shares(budget, log)
+    if own and all(_close(got[stage], share) for stage, share in own.items()):
         return
+    mean = _mean_share(spans)
     for stage, right in _share_of_all(spans).items():
         value = got[stage]
         if _close(value, right):
             continue
-        mean = sum(span[stage] / sum(span.values()) for span in spans) / len(spans)
         seconds = sum(span[stage] for span in spans)
         slip = (
             " (the mean of the requests' own shares: short requests count too much)"
-            if _close(value, mean)
+            if _close(value, mean[stage])
             else " (seconds, not a share of them)"
             if _close(value, seconds)
             else " (the mean seconds of a request, not a share of all)"
@@ -679,7 +685,8 @@ def check_shares(
             if _close(value, 100 * right)
             else ""
         )
-        raise AssertionError(f"the share of {stage} is {_shown(value, '')}{slip}; it should be {right:.4f}")
+        shown = f"{float(value):.4g}" if isinstance(value, Real) else _shown(value)
+        raise AssertionError(f"the share of {stage} is {shown}{slip}; it should be {right:.4g}")
 
 
 def _share_of_all(spans: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -687,21 +694,24 @@ def _share_of_all(spans: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {stage: sum(float(span[stage]) for span in spans) / total for stage in STAGES}
 
 
-def _own_seconds(
-    budget: Callable[[Timeline], Mapping[str, float]] | None,
-    log: Sequence[Timeline],
-    right: Sequence[Mapping[str, float]],
-) -> list[dict[str, float]] | None:
-    """What a student's `budget` says of each request, if it is mostly right; None otherwise."""
+def _mean_share(spans: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    shares = [_share_of_all([span]) for span in spans]
+    return {stage: statistics.mean(share[stage] for share in shares) for stage in STAGES}
+
+
+def _own_shares(
+    budget: Callable[[Timeline], Mapping[str, float]] | None, log: Sequence[Timeline]
+) -> dict[str, float] | None:
+    """Each stage's share of all seconds by a student's own `budget`; None where nothing follows from it."""
     if budget is None:
         return None
     try:
         own = [{stage: float(got[stage]) for stage in STAGES} for got in map(budget, log)]
-    except Exception:  # whatever their code raises: there is nothing to follow from it
+        shares, mean = _share_of_all(own), _mean_share(own)
+    except Exception:  # whatever their code raises, or a budget of no seconds
         return None
-    agreed = [stage for stage in STAGES if all(_close(a[stage], b[stage]) for a, b in zip(own, right, strict=True))]
-    total = sum(sum(span.values()) for span in own)
-    return own if len(agreed) >= 3 and total and math.isfinite(total) else None
+    telling = any(abs(shares[stage] - mean[stage]) > 1e-3 for stage in STAGES)
+    return shares if telling and all(map(math.isfinite, shares.values())) else None
 
 
 # ---- task 4
@@ -742,7 +752,7 @@ def check_medians(
         lengths = ", ".join(str(line.prompt_tokens) for line in lines[:5]) + (" …" if len(lines) > 5 else "")
         raise AssertionError(
             f"{name} holds {_shown(value)}{slip}; it should hold {_shown(right)}, "
-            f"the median TTFT of its {len(lines)} prompts ({lengths} tokens; {of} s)"
+            f"the median TTFT of its {_many(len(lines), 'prompt')} ({lengths} tokens; {of} s)"
         )
 
 
@@ -1019,7 +1029,7 @@ def check_head_start(
     times = ", ".join(f"{instant:.2f}" for instant in token_times[:6]) + (" …" if len(token_times) > 6 else "")
     raise AssertionError(
         f"the head start is {_shown(got)} at {rate:g} tokens/s{word}; it should be {_shown(wanted)}, "
-        f"for {len(token_times)} tokens at {times} s"
+        f"for {_many(len(token_times), 'token')} at {times} s"
     )
 
 
