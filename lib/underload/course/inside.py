@@ -11,6 +11,7 @@ import asyncio
 import builtins
 import contextlib
 import ctypes
+import getpass
 import io
 import linecache
 import os
@@ -19,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 import warnings
 from pathlib import Path
@@ -120,6 +122,7 @@ class Inside:
         self.loop = Loop()
         self.given: dict[str, Any] = {}  # what the source's own cells bound: name -> object
         self.given_cells: set[str] = set()  # their file names
+        self.cells: dict[str, str] = {}  # file name -> source of all cells so far
         self.bound: set[str] = set()  # names that other cells bound
         self.running = False
         self.forks: set[int] = set()
@@ -131,7 +134,8 @@ class Inside:
         asyncio.set_event_loop(self.loop)
         sys.stdin = open(os.devnull)  # noqa: SIM115 - for the life of the process
         sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = self.output  # type: ignore[misc,assignment]
-        builtins.input = _nobody
+        builtins.input = getpass.getpass = _nobody
+        warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # IPython's advice at `sys.exit`
         self.shell = _shell(self)
         signal.signal(signal.SIGCHLD, lambda *_: self._reap_forks())
 
@@ -155,14 +159,14 @@ class Inside:
 
     def _run(self, command: dict[str, Any]) -> None:
         given = command["given"] or not self.shut
-        cell = f"<cell {command['name']}>"
+        cell = self.file_name(command["name"], command["code"])
         before = dict(self.shell.user_ns)
         if given:
             self.given_cells.add(cell)
             self.fingerprint = self.reading = None
-        self.output.clear()
         self.output.limit = self.limits.output
         self.output.clear()
+        sys.stdout = sys.stderr = self.output
         error = self._execute(command["code"], cell)
         with sandbox.spare() if self.shut else contextlib.nullcontext():
             try:
@@ -187,6 +191,14 @@ class Inside:
             reply["full"] = isinstance(error, MemoryError) and self._full()
             reply["number"] = command["number"]
             wire.send(self.commands, reply)
+
+    def file_name(self, name: str, code: str) -> str:
+        """What a cell is compiled under: its name, told apart from another cell's of the same name."""
+        file, count = f"<cell {name}>", 1
+        while self.cells.setdefault(file, code) != code:
+            count += 1
+            file = f"<cell {name} ({count})>"
+        return file
 
     def _full(self) -> bool:
         """Whether a cell that ran out of memory left so much of it occupied that the next ones would too."""
@@ -232,6 +244,10 @@ class Inside:
         self.shell.failure = None
         return failure
 
+    def show(self, value: object) -> None:
+        """Print a cell's value, whatever its code has done to `print` and `sys.stdout`."""
+        (self.output if sys.stdout is None else sys.stdout).write(f"{value}\n")
+
     async def _cell(self, code: str) -> None:
         shell = self.shell
         try:
@@ -260,9 +276,17 @@ class Inside:
     # --- forks
 
     def _fork(self, command: dict[str, Any], commands: socket.socket) -> None:
-        if command["shut_in"] and not self.shut:
-            self._look()
-        if self._split():
+        me = os.getpid()
+        try:
+            if command["shut_in"] and not self.shut:
+                self._look()
+            here = self._split()
+        except Exception as error:
+            wire.send(commands, {"failed": said(error)})
+            if os.getpid() != me:
+                os._exit(1)
+            here = True
+        if here:
             commands.close()
             return
         try:
@@ -292,10 +316,11 @@ class Inside:
 
     def _split(self) -> bool:
         """Fork; True in the process that was there before."""
+        end = time.monotonic() + _GRACE
         for thread in threading.enumerate():
             # A fork has no thread but the one that forks: let those end that are about to.
             if thread is not threading.current_thread() and thread.ident not in self.waited_for:
-                thread.join(_GRACE)
+                thread.join(max(0.0, end - time.monotonic()))
                 if thread.is_alive() and thread.ident is not None:
                     self.waited_for.add(thread.ident)
         random = sys.modules.get("random")
@@ -341,9 +366,12 @@ class Inside:
             return
         self.commands.close()
         try:
+            sys.setprofile(None)
+            sys.settrace(None)
+            restored = self.fingerprint.restore() if self.fingerprint else []
             wire.send(answers, {"hello": os.getpid()})
             message, _ = wire.receive(answers)
-            reply = Test(self, message, answers).run()
+            reply = Test(self, message, answers).run(restored)
             with sandbox.spare() if self.shut else contextlib.nullcontext():
                 wire.send(answers, reply)
         except BaseException as error:
@@ -359,20 +387,18 @@ class Test:
         self.process = process
         self.message = message
         self.answers = answers
-        self.cell = f"<cell {message['name']}>"
+        self.cell = process.file_name(message["name"], message["code"])
         self.seconds = float(message["check_seconds"])
         self.watch: watch.Watch | None = None
 
-    def run(self) -> dict[str, Any]:
+    def run(self, restored: list[str]) -> dict[str, Any]:
+        """Run it; what to answer. restored: what had been tampered with, and is put right."""
         process, message = self.process, self.message
         output = process.output
         output.clear()
-        sys.setprofile(None)
-        sys.settrace(None)
         sys.stdout = sys.stderr = output
-        restored = process.fingerprint.restore() if process.fingerprint else []
         space, more = self._space(set(message["given"]))
-        restored += more
+        restored = restored + more
         points.hidden_seed = bytes.fromhex(message["hidden_seed"])
         points.around = lambda what: Around(self, what)
         earned: Any = None
@@ -483,6 +509,9 @@ class Around:
         signal.setitimer(signal.ITIMER_REAL, 0)
         if isinstance(error, TimeOver):
             raise TimeoutError(f"did not end within {self.test.seconds:g} s").with_traceback(tb) from None
+        if isinstance(error, MemoryError):
+            traceback.clear_frames(tb)  # else what they hold stays until the message is made, and leaves no room for it
+            raise MemoryError(str(error) or "needed more memory than there is for a test") from None
         if error is not None and not isinstance(error, Exception | SystemExit):
             raise RuntimeError(f"ended in {type(error).__name__}").with_traceback(tb) from None
 
@@ -589,7 +618,7 @@ def _shell(process: Inside) -> Any:
             pass
 
         def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
-            print(format_dict.get("text/plain", ""))
+            process.show(format_dict.get("text/plain", ""))
 
         def finish_displayhook(self) -> None:
             self._is_active = False
@@ -597,7 +626,7 @@ def _shell(process: Inside) -> Any:
     class Publisher(DisplayPublisher):
         def publish(self, data: Any, *arguments: Any, **more: Any) -> None:
             if "text/plain" in data:
-                print(data["text/plain"])
+                process.show(data["text/plain"])
 
         def clear_output(self, wait: bool = False) -> None:
             pass
@@ -618,6 +647,9 @@ def _shell(process: Inside) -> Any:
             running_compiled_code: bool = False,
         ) -> None:
             self.failure = (exc_tuple or sys.exc_info())[1]
+
+        def _format_exception_for_storage(self, *arguments: Any, **more: Any) -> Any:
+            return {}  # of the history, which nobody reads
 
         def showsyntaxerror(self, filename: Any = None, running_compiled_code: bool = False) -> None:
             self.failure = sys.exc_info()[1]

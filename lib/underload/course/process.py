@@ -55,6 +55,7 @@ _KILL_AFTER = 2.0  # seconds after the interrupt
 _START = 120.0  # seconds a process may take to come up (a cold disk)
 _FORK = 30.0
 _POLL = 0.05
+_CHILDREN = 32  # processes that a cell may have started
 #: Of the grader's environment a process gets these and no others: a student's code may print them all.
 _ENVIRONMENT = {
     "PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH",
@@ -544,6 +545,8 @@ class _Guard:
             return
         self.seconds = max(self.seconds, seconds - self._first)
         self.full = self._memory is not None and resident - self._resident > self._memory + (64 << 20)
+        if self._memory is not None and sys.platform == "linux" and len(_descendants(self._watched.pid)) > _CHILDREN:
+            self._watched.kill()  # it cannot have started them by way of Python
 
     def over(self, allowed: float, grace: float = 0.0) -> bool:
         """Whether it has used as many processor seconds, or three times as many by the clock."""

@@ -69,7 +69,7 @@ _EVERYTHING_1 = (1 << 13) - 1
 _BIND_TCP, _CONNECT_TCP = 1, 2
 _SCOPE_SOCKETS, _SCOPE_SIGNALS = 1, 2
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-_NO_NEW_PRIVILEGES = 38  # prctl
+_NO_NEW_PRIVILEGES, _GET_SECCOMP, _SET_SECCOMP = 38, 21, 22  # prctl
 
 #: What the system itself is read from. Not all of /usr and /etc: the project may lie there, and passwords do.
 _SYSTEM = (
@@ -258,17 +258,20 @@ def _allow(rules: int, path: str, rights: int) -> None:
         os.close(handle)
 
 
-# The machine's number (linux/audit.h), and those of the calls connect, bind, execve, execveat, ptrace; socket.
+# The machine's number (linux/audit.h), and those of the calls connect, bind, execve, execveat, ptrace and
+# io_uring_setup (a way round all others); socket.
 _CALLS = {
-    "x86_64": (0xC000003E, (42, 49, 59, 322, 101), 41),
-    "aarch64": (0xC00000B7, (203, 200, 221, 281, 117), 198),
+    "x86_64": (0xC000003E, (42, 49, 59, 322, 101, 425), 41),
+    "aarch64": (0xC00000B7, (203, 200, 221, 281, 117, 425), 198),
 }
 
 
 def _filter() -> bytes:
     """A filter of system calls: no connection, no program, no look into other processes, no socket but between the
     process's own ends; empty for a machine whose numbers are not known."""
-    if sys.platform != "linux" or platform.machine() not in _CALLS:
+    if sys.platform != "linux" or platform.machine() not in _CALLS or struct.calcsize("P") != 8:
+        return b""
+    if _libc().prctl(_GET_SECCOMP, 0, 0, 0, 0) < 0:  # a kernel without it
         return b""
     machine, refused, opening = _CALLS[platform.machine()]
     load, equal, less, give = 0x20, 0x15, 0x35, 0x06
@@ -291,7 +294,9 @@ def _seccomp() -> None:
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(steps)))
     libc = _libc()
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    libc.prctl(22, 2, ctypes.addressof(program), 0, 0)  # a kernel without seccomp leaves it at Landlock
+    # SECCOMP_MODE_FILTER
+    if libc.prctl(_SET_SECCOMP, 2, ctypes.c_void_p(ctypes.addressof(program)), 0, 0):
+        raise OSError(ctypes.get_errno(), "seccomp does not shut this process in")
 
 
 # --- Python --------------------------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ class Watch:
         if threading.get_ident() != self._thread:
             return True
         above = frame.f_back
-        while above is not None:
+        while above is not None and above.f_back is not None:  # the outermost is `python -c`, a <string> of its own
             if self._theirs(above):
                 return True
             above = above.f_back
