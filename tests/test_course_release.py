@@ -311,12 +311,12 @@ def test_what_changed_is_told_task_by_task() -> None:
         "the core has 9 points instead of 8",
         "the bonus has 0 points instead of 1",
         "task 3 (more) was taken out",
-        "task 1: task-1-check is worth, 5 points instead of 4",
+        "task 1: task-1-check is worth 5 points instead of 4",
         "task 2 is called 'Your sum' instead of 'Your numbers'",
         "task 2: text, checks and pictures changed",
         "outside the tasks: given code changed",
     ]
-    assert "task 3 (more, 1 points) is new" in differences(contents(source), old)
+    assert "task 3 (more, 1 point) is new" in differences(contents(source), old)
 
 
 def test_hidden_checks_change_without_a_new_hand_out(tmp_path: Path) -> None:

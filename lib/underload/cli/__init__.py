@@ -18,7 +18,7 @@ from underload import __version__
 from underload.request import UnderloadError
 
 # Modules of this package, in the order `underload --help` lists them.
-COMMANDS = ("model", "generate", "bench", "labs")
+COMMANDS = ("model", "generate", "bench", "labs", "course")
 
 DESCRIPTION = """\
 Under Load: a real batched decoder, and the measurements around it.

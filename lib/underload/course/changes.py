@@ -63,6 +63,11 @@ def hidden_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def worth(points: float) -> str:
+    """'1 point', '2.5 points'."""
+    return f"{number(points)} {'point' if points == 1 else 'points'}"
+
+
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     if old["title"] != new["title"]:
         yield f"the title is {new['title']!r} instead of {old['title']!r}"
@@ -75,19 +80,19 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str
     for task, now in new["tasks"].items():
         was = old["tasks"].get(task)
         if was is None:
-            yield f"task {task} ({now['title']}, {number(sum(now['parts'].values()))} points) is new"
+            yield f"task {task} ({now['title']}, {worth(sum(now['parts'].values()))}) is new"
             continue
         if was["title"] != now["title"]:
             yield f"task {task} is called {now['title']!r} instead of {was['title']!r}"
         for part in sorted(was["parts"].keys() | now["parts"].keys()):
             before, after = was["parts"].get(part), now["parts"].get(part)
             if before != after:
-                yield (
-                    f"task {task}: {part} "
-                    + ("is new" if before is None else "was taken out" if after is None else "is worth")
-                    + (f", {number(after)} points" if after is not None else "")
-                    + (f" instead of {number(before)}" if before is not None and after is not None else "")
-                )
+                if before is None:
+                    yield f"task {task}: {part} is new, {worth(after)}"
+                elif after is None:
+                    yield f"task {task}: {part} was taken out"
+                else:
+                    yield f"task {task}: {part} is worth {worth(after)} instead of {number(before)}"
         changed = _changed(old["pieces"].get(task, {}), new["pieces"].get(task, {}))
         if changed:
             yield f"task {task}: {_listed(changed)} changed"

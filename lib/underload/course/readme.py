@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from string import Template
 
+from underload.course.changes import worth
 from underload.course.outline import Outline
 from underload.course.points import number
 
@@ -35,6 +36,7 @@ def student_readme(
         version=version,
         points=_points(lab),
         open=_open(lab),
+        library=_LIBRARY if any(task.library for task in lab.tasks) else "",
         personal=_PERSONAL if personal else "",
         time=_time(lab),
         rules=own.strip(),
@@ -47,18 +49,23 @@ def student_readme(
 
 
 _PERSONAL = """
-**Your numbers are your own.** The line `SEED = …` near the top is another one in every copy, and some answers depend on
-it. Leave it as it is: an answer with another student's numbers is a wrong one.
+**Your numbers are your own.**
+The line `SEED = …` near the top is another one in every copy, and some answers depend on it.
+Leave it as it is: an answer with another student's numbers is a wrong one.
 """
+_LIBRARY = (
+    "- **The library's own version.** Some tasks build what `underload` already has; their text names it. "
+    "Compare with it as much as you like, but an answer that calls it earns nothing for that task.\n"
+)
 
 
 def _work(lab: Outline) -> str:
     core = [task for task in lab.tasks if not task.further]
-    text = f"A lab of {len(core)} {'task' if len(core) == 1 else 'tasks'} and {number(lab.points)} points"
+    text = f"A lab of {len(core)} {'task' if len(core) == 1 else 'tasks'} and {worth(lab.points)}"
     if lab.minutes:
         text += f", about {lab.minutes} minutes"
     if lab.bonus:
-        text += f"; *Further* tasks give up to {number(lab.bonus)} points on top"
+        text += f"; *Further* tasks give up to {worth(lab.bonus)} on top"
     return text + "."
 
 

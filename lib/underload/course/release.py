@@ -24,11 +24,11 @@ from typing import Any, Literal
 import nbformat
 from nbformat import NotebookNode
 
-from underload.course.changes import contents, differences, hidden_changed
+from underload.course.changes import contents, differences, hidden_changed, worth
 from underload.course.handout import digest, handout
 from underload.course.inspection import faults
 from underload.course.marks import LabError
-from underload.course.outline import outline
+from underload.course.outline import Outline, outline
 from underload.course.personal import fingerprint, personal, seed_for, seed_of
 from underload.course.points import number
 from underload.course.readme import student_readme
@@ -53,6 +53,7 @@ class Released:
     version: str
     date: str
     state: Literal["first", "changed", "unchanged"]
+    worth: str
     folders: int
     since: str = ""
     changes: tuple[str, ...] = ()
@@ -259,7 +260,7 @@ def _plan(
             rules=rules,
         )  # fmt: skip
     since = f"{before['date']}, {_short(before['version'])}" if before is not None else ""
-    return Released(lab, full, date, state, len(students) or 1, since, changes, hidden), files
+    return Released(lab, full, date, state, _worth(described), len(students) or 1, since, changes, hidden), files
 
 
 def _settle(out: Path, planned: dict[str, str], ours: Mapping[str, Sequence[str]]) -> list[str]:
@@ -329,7 +330,7 @@ def _entry(date: str, done: Sequence[Released], students: Sequence[str]) -> str:
     for one in done:
         head = f"- **{one.lab}**, {_short(one.version)}: "
         if one.state == "first":
-            lines.append(head + "first hand-out")
+            lines.append(head + f"first hand-out, {one.worth}")
         elif one.state == "unchanged":
             lines.append(head + f"unchanged since {one.date}")
         else:
@@ -351,9 +352,8 @@ def advice(one: Released) -> str:
     )
 
 
-def total(record: Mapping[str, Any]) -> str:
-    """'20 points and 6 on top', from a lab's `contents`."""
-    return f"{number(record['points'])} points" + (f" and {number(record['bonus'])} on top" if record["bonus"] else "")
+def _worth(lab: Outline) -> str:
+    return worth(lab.points) + (f" and {number(lab.bonus)} on top" if lab.bonus else "")
 
 
 def _several(wrong: Sequence[str], what: str) -> str:
