@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,26 +42,34 @@ def write_gradebook(
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.unlink(missing_ok=True)
     try:
-        with _programs_on_path(), Gradebook(f"sqlite:///{beside.resolve()}") as book:
+        url = f"sqlite:///{beside.resolve()}"
+        _make_tables(url)
+        with Gradebook(url) as book:
             _fill(book, found, outlines, people or {})
             book.engine.dispose()
         os.replace(beside, path)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"gradebook.db was not made: nbgrader could not write it ({error})"
+    except OSError as error:
+        return f"gradebook.db was not made: {error}"
     finally:
         beside.unlink(missing_ok=True)
     return ""
 
 
-@contextlib.contextmanager
-def _programs_on_path() -> Iterator[None]:
-    """nbgrader starts `alembic` by its name, which an environment that is not activated does not have on the path."""
-    before = os.environ.get("PATH", os.defpath)
-    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), before])
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
+def _make_tables(url: str) -> None:
+    """Make nbgrader's tables, as nbgrader does for a new gradebook. To learn the version of its tables it starts
+    another Python by a name on the path; asking the same library here is ten times as fast and needs no path."""
+    import nbgrader
+    from alembic.script import ScriptDirectory
+    from nbgrader.api import Base
+    from sqlalchemy import create_engine, text
+
+    version = ScriptDirectory(str(Path(nbgrader.__file__).with_name("alembic"))).get_current_head()
+    engine = create_engine(url)
+    with engine.begin() as database:
+        Base.metadata.create_all(bind=database)
+        database.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        database.execute(text("INSERT INTO alembic_version (version_num) VALUES (:version)"), {"version": version})
+    engine.dispose()
 
 
 def _fill(
