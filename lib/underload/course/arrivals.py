@@ -7,9 +7,11 @@ opened.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -228,11 +230,27 @@ def _is_notebook(name: str) -> bool:
 
 def _in_zip(opened: Callable[[], zipfile.ZipFile], member: zipfile.ZipInfo) -> Callable[[int], bytes]:
     def fetch(limit: int) -> bytes:
-        # opened anew each time: two hundred archives kept open are two hundred files, or two hundred times its memory
-        with opened() as whole, whole.open(member) as file:
+        with _recent(opened) as whole, whole.open(member) as file:
             return file.read(limit)
 
     return fetch
+
+
+@contextlib.contextmanager
+def _recent(opened: Callable[[], zipfile.ZipFile]) -> Iterator[zipfile.ZipFile]:
+    """The archive, opened. One is kept open, for its next member: all of them would be a class's number of files, or of
+    archives in memory; none would read the list of members for every member."""
+    with _ONE_AT_A_TIME:
+        if not _held or _held[0][0] is not opened:
+            whole = opened()
+            while _held:
+                _held.pop()[1].close()
+            _held.append((opened, whole))
+        yield _held[0][1]
+
+
+_ONE_AT_A_TIME = threading.RLock()  # opening an archive in an archive reads from the outer one
+_held: list[tuple[Callable[[], zipfile.ZipFile], zipfile.ZipFile]] = []
 
 
 def _when(member: zipfile.ZipInfo) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 _MOODLE = re.compile(r"^(?P<name>.+?)_(?P<user>\d+)_assignsubmission_[a-z]+(?:_(?P<file>.*))?$")
 # leeann_LATE_12345_67890_latency-budget-1.ipynb: the family name, the given name, the user's id, the submission's id
 _CANVAS = re.compile(r"^(?P<name>[^_]+)_(?P<late>LATE_)?(?P<user>\d+)_\d+_(?P<file>.+)$")
-_SUFFIX = re.compile(r"(?i)(\.ipynb)?(\.(txt|json|zip))?$")
+_SUFFIX = re.compile(r"(?i)(\.ipynb)?(\.\w{1,8})?$")
 _AGAIN = re.compile(r"(?:\s*\(\d+\)|-\d{1,2})$")  # lab (1).ipynb, lab-1.ipynb: the second of its name
 
 #: Longer names of folders make trouble on some systems.

@@ -332,15 +332,23 @@ _DISGUISED = {
 
 
 def _from_format_3(content: dict[str, Any]) -> dict[str, Any]:
-    try:
-        old = nbformat.from_dict(content)
-        for sheet in old.get("worksheets", []):
-            for cell in sheet.get("cells", []):
-                cell["outputs"] = []
-        made: dict[str, Any] = json.loads(json.dumps(nbformat.convert(old, 4)))
-        return made
-    except Exception as error:  # nbformat raises whatever the content makes it raise
-        raise LabError("it has notebook format 3 and cannot be read; open it in Jupyter and save it") from error
+    """The cells of an old notebook in today's form: headings were cells of their own, and code was called input."""
+    cells: list[Any] = []
+    sheets = content.get("worksheets")
+    for sheet in sheets if isinstance(sheets, list) else [{"cells": None}]:
+        found = sheet.get("cells") if isinstance(sheet, dict) else None
+        if not isinstance(found, list):
+            raise LabError("it has notebook format 3 and cannot be read; open it in Jupyter and save it")
+        for cell in found:
+            if isinstance(cell, dict) and cell.get("cell_type") == "heading":
+                text = cell.get("source")
+                title = "".join(map(str, text)) if isinstance(text, list) else str(text)
+                cells.append({**cell, "cell_type": "markdown", "source": f"## {title}"})
+            elif isinstance(cell, dict) and cell.get("cell_type") == "code":
+                cells.append({**cell, "source": cell.get("input", "")})
+            else:
+                cells.append(cell)
+    return {**content, "cells": cells}
 
 
 def _cell(cell: Any, number: int) -> NotebookNode:
