@@ -79,9 +79,9 @@ def _near(got: float, wanted: float, relative: float = 1e-6) -> bool:
     return abs(got - wanted) <= relative * abs(wanted)
 
 
-def _named(got: float, slips: Mapping[str, float]) -> str:
+def _named(got: float, slips: Mapping[str, float], relative: float = 1e-6) -> str:
     """The slip that gives this value, in brackets, or nothing."""
-    return next((f" ({words})" for words, value in slips.items() if _near(got, value)), "")
+    return next((f" ({words})" for words, value in slips.items() if _near(got, value, relative)), "")
 
 
 def check_guess(guess: object, name: str, what: str) -> None:
@@ -346,7 +346,7 @@ def check_weights(
         "the weights are read once a step, not once a sequence": batch * weights,
         "each weight is bytes_per_value wide": weights / width,
     }
-    slip = next((f" ({words})" for words, read in slips.items() if _near(got, read / bandwidth, 0.01)), "")
+    slip = _named(got * bandwidth, slips, 0.01)
     assert _near(got, weights / bandwidth, 0.01), (
         f"{batch} sequences of one token, arithmetic that takes no time: a step of {name} at {bandwidth / 1e9:g} GB/s "
         f"takes {got * 1e3:.4g} ms by floor(){slip}; its weights take {weights / bandwidth * 1e3:.4g} ms"
@@ -377,7 +377,7 @@ def check_cache(floor: Floor, name: str = "smollm2-135m", context: int = 4096, w
         "each value is bytes_per_value wide": wanted / width,
         "4 bytes a value, whatever bytes_per_value says": wanted / width * 4,
     }
-    slip = next((f" ({words})" for words, read in slips.items() if _near(got, read, 1e-4)), "")
+    slip = _named(got, slips, 1e-4)
     if abs(got) < 1:
         slip = " (keys and values are missing)"
     assert _near(got, wanted, 1e-4), (
@@ -429,7 +429,7 @@ def check_arithmetic(
         "FLOPs, not bytes: bytes_per_value has no part in them": wanted * width,
         "2 bytes_per_value FLOPs a weight": wanted * width / 2,
     }
-    slip = next((f" ({words})" for words, value in slips.items() if _near(got, value, 1e-4)), "")
+    slip = _named(got, slips, 1e-4)
     if got < 1e-12:
         slip = " (arithmetic is missing)"
     raise AssertionError(
@@ -454,7 +454,7 @@ def check_longer(floor: Floor, name: str = "smollm2-135m", bandwidth: float = 30
             "the two times added; reading and computing go on at once, so the longer one counts": (1 + share) * read,
             "the shorter of the two times": min(1.0, share) * read,
         }
-        slip = next((f" ({words})" for words, value in slips.items() if _near(got, value, 0.01)), "")
+        slip = _named(got, slips, 0.01)
         # On the second machine it is enough that arithmetic counts: how much of it there is, is check_arithmetic's.
         assert _near(got, wanted, 0.01) if share < 1 else got > 1.2 * read, (
             f"where reading takes {read * 1e3:.1f} ms and arithmetic {share * read * 1e3:.1f} ms, floor() is "
@@ -555,7 +555,7 @@ def your_machine(seed: int) -> Machine:
     rounding up is wrong for everybody), and gives 35 to 65 % of its 1/t at that.
     """
     draw = np.random.default_rng([4, abs(int(seed))])
-    while True:  # one draw in ten will do
+    while True:  # one draw in twelve will do
         o, t, limit = 10 * int(draw.integers(80, 300)), int(draw.integers(15, 75)), 100 * int(draw.integers(20, 60))
         batch, rest = divmod(limit - o, t)  # in units of 10 us, whole numbers
         if 20 <= batch <= 60 and 0.6 <= rest / t <= 0.9 and 0.35 <= batch * t / (o + batch * t) <= 0.65:
@@ -604,8 +604,8 @@ def check_my_share(my_share: object, my_batch: object, machine: Machine) -> None
         "of the step time that is o": line.o / line.step_time(own),
     }
     assert any(_near(got, line.throughput(batch) * line.t, 0.02) for batch in (own, right)), (
-        f"my_share is {got:.4g}{_named(got, slips)}; a batch of {own:g} gives B/(o + Bt) = {line.throughput(own):.0f} "
-        f"tokens/s, and 1/t is {1 / line.t:.0f} tokens/s"
+        f"my_share is {got:.4g}{_named(got, slips, 0.02)}; a batch of {own:g} gives "
+        f"B/(o + Bt) = {line.throughput(own):.0f} tokens/s, and 1/t is {1 / line.t:.0f} tokens/s"
     )
 
 
