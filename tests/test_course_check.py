@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -14,8 +15,10 @@ from queue_lab import code, edited, queue_lab, solved_by_hand
 
 from underload.course import LabError, handout, write_notebook
 from underload.course import check as module
+from underload.course.attempt import Root
 from underload.course.check import Checked, as_json, as_text, check, without_hidden
 from underload.course.handout import digest
+from underload.course.personal import personal
 from underload.course.release import hand_out
 from underload.course.sandbox import Limits
 
@@ -39,12 +42,23 @@ def given() -> NotebookNode:
     return hand_out(queue_lab(), LAB, "2026-11-30", student="ann", seed=123)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def root() -> Iterator[None]:
+    """One process for all tests to fork from: starting one takes a second."""
+    global ROOT
+    with Root(personal(without_hidden(queue_lab()), 123), QUICK) as ROOT:
+        yield
+
+
+ROOT: Root | None = None
+
+
 def checked(notebook: NotebookNode, folder: Path) -> Checked:
     path = folder / "work" / "my copy.ipynb"
     path.parent.mkdir(exist_ok=True)
     nbformat.write(notebook, path)
     before = path.read_bytes()
-    found = check(path, limits=QUICK)
+    found = check(path, root=ROOT)
     assert path.read_bytes() == before
     return found
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -32,6 +32,9 @@ from underload.course.sandbox import Limits
 from underload.course.shelf import read_labs
 from underload.course.source import task_of, where
 from underload.course.submission import NOTEBOOK, Found, found_at, lab_of, parse
+
+if TYPE_CHECKING:
+    from underload.course.attempt import Root
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,10 @@ _NO_FORK = (
 )
 
 
-def check(path: Path, *, limits: Limits | None = None) -> Checked:
+def check(path: Path, *, limits: Limits | None = None, root: Root | None = None) -> Checked:
     """Check one notebook. It is read and not changed.
+
+    root: a process to fork from, when several notebooks of one lab are checked; its limits hold then.
 
     Raises:
         LabError: there is no such file, it is no notebook or of no lab, or this system cannot run it.
@@ -106,7 +111,7 @@ def check(path: Path, *, limits: Limits | None = None) -> Checked:
         found = _anybodys(found, seed)
     from underload.course.grade import grade_one
 
-    result = grade_one(source, found, "you", lab=lab, limits=limits or Limits())
+    result = grade_one(source, found, "you", lab=lab, limits=limits or Limits(), root=root)
     described = outline(source)
     if _widgets(data):
         warnings.append("the state of its widgets is saved too: harmless, but it makes the file large")

@@ -33,10 +33,10 @@ from nbformat import NotebookNode
 
 import underload
 from underload.course.gradescope_results import as_gradescope, failed, validate_results
-from underload.course.inspection import faults
 from underload.course.marks import LabError
 from underload.course.outline import Outline, outline
 from underload.course.points import number
+from underload.course.release import check_source
 from underload.course.results import Result
 from underload.course.source import read_notebook
 
@@ -138,12 +138,10 @@ def write_autograder(source: NotebookNode, lab: str, out: Path, *, secret: bytes
     Raises:
         LabError: the lab is faulty or nothing in it is graded, or `out` is in the way.
     """
-    wrong = faults(source)
+    wrong = check_source(source, lab)
     if wrong:
         raise LabError(f"{lab} cannot be graded as it is: {'; '.join(wrong[:4])}")
     described = outline(source)
-    if not described.parts:
-        raise LabError(f"nothing in {lab} is graded")
     if out.suffix != ".zip" or out.is_dir():
         raise LabError(f"--out must name a zip file, not {out.name!r}")
     if out.exists() and not _ours(out):
