@@ -91,13 +91,13 @@ def _fill(
         person = people.get(student, {})
         book.db.add(
             Student(
-                id=student,
+                id=_text(student),
                 first_name=person.get("first name") or None,
                 last_name=person.get("last name") or None,
                 email=person.get("email") or person.get("email address") or None,
             )
         )
-    students = {student.id: student for student in book.db.new if isinstance(student, Student)}
+    students = {student.id: student for student in book.db.new}
     for lab, outline in outlines.items():
         here = [row for row in found if row.lab == lab]
         if not here:
@@ -120,7 +120,7 @@ def _fill(
         for row in here:
             if row.result is None or row.status != "graded":
                 continue
-            sent = SubmittedAssignment(assignment=assignment, student=students[row.student])
+            sent = SubmittedAssignment(assignment=assignment, student=students[_text(row.student)])
             within = SubmittedNotebook(notebook=notebook, assignment=sent)
             book.db.add(sent)
             for part in row.result.parts:
@@ -131,11 +131,16 @@ def _fill(
                     Comment(
                         cell_id=texts[part.name].id,
                         notebook=within,
-                        auto_comment=_comment(part) or None,
-                        manual_comment=part.comment or None,
+                        auto_comment=_text(_comment(part)) or None,
+                        manual_comment=_text(part.comment) or None,
                     )
                 )
     book.db.commit()
+
+
+def _text(text: str) -> str:
+    """The text as a database takes it: half characters, which a notebook may hold, become question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _scores(part: PartResult) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def _said(
         made.append(f"lms: {waiting} grades are left empty until their open answers are marked")
     if refused:
         made.append(f"lms: {refused} grades are left empty because the submission was refused")
-    without = [student for student in students if not _any(known.get(student, {}), *CANVAS[1:4])]
+    without = [student for student in students if not any(_canvas("", known.get(student, {}))[1:4])]
     if without:
         made.append(
             f"lms/canvas.csv: SIS Login ID holds the student's id for {_who(without, students)}; if that is not their "
@@ -156,7 +156,8 @@ def _canvas(student: str, person: Mapping[str, str]) -> list[object]:
         part for part in (_of(person, "Last name"), _of(person, "First name")) if part
     )
     login = _of(person, "SIS Login ID")
-    ids = [_of(person, "ID"), _of(person, "SIS User ID"), login]
+    canvas = person.get("id", "") if {"sis user id", "sis login id"} & set(person) else ""  # else another system's
+    ids = [_of(person, "ID") or canvas, _of(person, "SIS User ID"), login]
     if not any(ids):
         ids[2] = student
     return [name or student, *ids, _of(person, "Section")]

@@ -58,7 +58,7 @@ class Mark:
 def answer_digest(text: str) -> str:
     """The digest a mark is tied to; white space at the ends of lines and of the text does not count."""
     lines = [line.rstrip() for line in text.strip().splitlines()]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def read_marks(path: Path) -> list[Mark]:

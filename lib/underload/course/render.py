@@ -47,10 +47,10 @@ def share(value: float | None) -> str:
 
 def file_name(student: str) -> str:
     """A student's id as a folder's name: itself where that is safe, else escaped, so that no two ids meet."""
-    kept = re.sub(r"[^\w.@+ -]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), student)
+    kept = re.sub(r"[^\w.@+ -]", lambda found: "".join(f"%{byte:02X}" for byte in _bytes(found[0])), student)
     kept = re.sub(r"^[. ]|[. ]$", lambda found: f"%{ord(found[0]):02X}", kept) or "%"
     if len(kept.encode()) > 120:
-        kept = f"{kept[:60]}%{hashlib.sha256(student.encode()).hexdigest()[:16]}"
+        kept = f"{kept[:30]}%{hashlib.sha256(_bytes(student)).hexdigest()[:16]}"
     return kept
 
 
@@ -58,6 +58,10 @@ def part_name(name: str) -> str:
     """'task-2-check' → 'Check', 'task-3-prediction-check' → 'Prediction check': a part's name inside its task."""
     text = re.sub(r"(?i)^(task|t|further)[-_ ]?\w{1,2}[-_ ]", "", name).replace("-", " ").replace("_", " ").strip()
     return (text or name)[:1].upper() + (text or name)[1:]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # a notebook may hold half a character
 
 
 @functools.cache

@@ -174,7 +174,8 @@ def pieces(stream: Sequence[str], size: int = PIECE) -> frozenset[int]:
         return frozenset()
     grams = (stream[start : start + size] for start in range(max(1, len(stream) - size + 1)))
     return frozenset(
-        int.from_bytes(hashlib.blake2b("\0".join(gram).encode(), digest_size=8).digest(), "big") for gram in grams
+        int.from_bytes(hashlib.blake2b("\0".join(gram).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+        for gram in grams
     )
 
 

@@ -19,6 +19,8 @@ from underload.course.results import Result
 
 #: What a spreadsheet takes for the beginning of a formula; full-width forms count for some of them.
 _FORMULA = re.compile("^[\\s]*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20|]")
+#: What ends a line for some reader of CSV, quoted or not, and characters that none expects.
+_BREAK = re.compile("[\0\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -87,7 +89,7 @@ def harmless(value: object) -> str:
         return ""
     if isinstance(value, float):
         return f"{round(value, 6):g}"
-    text = " ".join(str(value).split("\n")).replace("\0", "")
+    text = _BREAK.sub(" ", str(value))
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
