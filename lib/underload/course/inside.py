@@ -11,6 +11,7 @@ import asyncio
 import builtins
 import contextlib
 import ctypes
+import functools
 import getpass
 import io
 import linecache
@@ -24,7 +25,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from underload.course import points, sandbox, watch, wire
@@ -406,8 +407,8 @@ class Test:
         used = ""
         try:
             code, names = self._compiled(message["code"])
-            exempt = {*process.given_cells, self.cell}
-            self.watch = watch.Watch(message["library"], exempt, process.folder if process.shut else "")
+            folder = process.folder if process.shut else ""
+            self.watch = watch.Watch(message["library"], self.cell, process.given_cells, folder)
             theirs = [space[name] for name in sorted((process.bound - set(message["given"])) & names) if name in space]
             used = self.watch.held(theirs)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -427,8 +428,12 @@ class Test:
             if space.get(name, self) is not process.given[name]:
                 space[name] = process.given[name]
                 restored.append(name)
-        for name in [name for name in space if hasattr(builtins, name) and name not in given]:
+        shadowing = [name for name in space if hasattr(builtins, name) and name not in given]
+        for name in shadowing:
             del space[name]
+        if restored or shadowing:  # the source's own functions find their globals here, not among the student's
+            for name in given & space.keys():
+                space[name] = _moved(space[name], process.shell.user_ns, space)
         space["__builtins__"] = builtins
         space["__name__"] = "__main__"
         return space, restored
@@ -534,6 +539,15 @@ class _Cut(io.TextIOBase):
             self._target.write(text[: self._left])
             self._left -= len(text)
         return len(text)
+
+
+def _moved(value: Any, old: dict[str, Any], new: dict[str, Any]) -> Any:
+    """A plain function of one namespace, with another for its globals; anything else as it is."""
+    if type(value) is not FunctionType or value.__globals__ is not old:
+        return value
+    moved = FunctionType(value.__code__, new, value.__name__, value.__defaults__, value.__closure__)
+    moved.__kwdefaults__ = value.__kwdefaults__
+    return functools.update_wrapper(moved, value, updated=("__dict__",))
 
 
 async def _evaluate(code: list[CodeType], space: dict[str, Any]) -> Any:

@@ -114,6 +114,7 @@ def shut_in(folder: Path, limits: Limits, reading: Sequence[str]) -> None:
     if cache := _matplotlib_cache():
         os.environ["MPLCONFIGDIR"] = cache
     os.environ.update(TMPDIR=scratch, HOME=own, XDG_CACHE_HOME=scratch, XDG_CONFIG_HOME=scratch)
+    _quiet_numba()
     _limit(limits)
     if landlock_version():
         _landlock(own, reading)
@@ -206,6 +207,20 @@ def _matplotlib_cache() -> str | None:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = named or os.path.join(base, "matplotlib")
     return folder if os.path.isdir(folder) else None
+
+
+def _quiet_numba() -> None:
+    """Numba keeps what it compiles where it found its cache, which nobody may write to here: then it is not kept."""
+    caching = sys.modules.get("numba.core.caching")
+    if caching is None:
+        return  # imported later it looks for a folder that it may write to, and finds one
+    keep = caching.Cache.save_overload
+
+    def save_overload(self: Any, *arguments: Any) -> None:
+        with contextlib.suppress(OSError):
+            keep(self, *arguments)
+
+    caching.Cache.save_overload = save_overload
 
 
 def _within(path: str, folder: str) -> bool:

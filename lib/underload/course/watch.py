@@ -11,6 +11,9 @@ itself, or by a check of `underload.labs` that takes the library as its oracle, 
 test calls costs nothing. `held` looks through the values that the test takes from the student, which may be the
 library's function itself, or an object or subclass of its class.
 
+A generator counts where it is consumed: one of the library's that a test hands to an answer counts as used by it, so
+a test hands over a list, or a generator expression of its own.
+
 What it does not see: library code that numba compiled or that is written in C (it has no frames); a copy of the
 library's source text, renamed (near-identical submissions are listed by the grader for a person to look at); a lazy
 `map` over a library function that the answer hands back and the test consumes.
@@ -36,13 +39,16 @@ SHALLOW = (
     "numpy", "numpy.random", "numpy.linalg", "numpy.testing", "pytest", "scipy.stats", "torch", "torch.testing",
 )  # fmt: skip
 
+#: Loaded before the fingerprint is taken: what a student's cell loads first has no former state to go back to.
+EARLY = ("numpy.random", "numpy.linalg", "numpy.testing", "underload.request", "underload.shapes", "underload.metrics")
+
 SWITCHED_OFF = "the watch over library calls was switched off"
 _ABSENT = object()
 _DEEP = 1000  # entries of a container that are looked at
 
 
 class Fingerprint:
-    """What the loaded modules are before any student code ran."""
+    """What the modules loaded so far are, before any student code ran."""
 
     def __init__(self) -> None:
         self.modules: dict[str, ModuleType] = {}
@@ -50,6 +56,8 @@ class Fingerprint:
         self._classes: dict[type, tuple[str, dict[str, Any]]] = {}
         self._functions: dict[int, _Function] = {}
         self._containers: list[tuple[str, Any, Any]] = []
+        for name in EARLY:
+            importlib.import_module(name)
         for name, module in list(sys.modules.items()):
             if not isinstance(module, ModuleType):
                 continue
@@ -226,8 +234,8 @@ def resolve(dotted: str) -> Any:
 class Watch:
     """Watches a test for calls of the library's own version by the student's code.
 
-    library: full dotted names of functions and classes; exempt: the file names of cells that are not the student's
-    (the test's own, the source's given ones); folder: the student's, whose modules count as theirs.
+    library: full dotted names of functions and classes; test: the file name of the test's own code; given: those of
+    the source's own cells; folder: the student's, whose modules count as theirs.
     `used` is the first that the student's code called, or SWITCHED_OFF.
 
     Raises:
@@ -235,7 +243,8 @@ class Watch:
     """
 
     library: Sequence[str]
-    exempt: Collection[str] = ()
+    test: str = ""
+    given: Collection[str] = ()
     folder: str = ""
     used: str = ""
     _codes: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -246,6 +255,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._thread = threading.get_ident()
+        self._on = False
         for dotted in self.library:
             value = resolve(dotted)
             self._values[id(value)] = value, dotted
@@ -273,14 +283,24 @@ class Watch:
         if self.library:
             threading.setprofile(self._seen)
             sys.setprofile(self._seen)
+            sys.addaudithook(self._touched)
+            self._on = True
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self.library:
+            self._on = False
             if sys.getprofile() is not self._seen and not self.used:
                 self.used = SWITCHED_OFF
             sys.setprofile(None)
             threading.setprofile(None)
+
+    def _touched(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """An audit hook: somebody sets the profile function, and it is no thread that begins."""
+        if event == "sys.setprofile" and self._on and not self.used:
+            caller = sys._getframe(1).f_code
+            if (caller.co_filename, caller.co_name) != (threading.__file__, "_bootstrap_inner"):
+                self.used = SWITCHED_OFF
 
     def _make(self) -> Callable[[FrameType, str, Any], None]:
         names, codes, exact = self._names, self._codes, self._exact
@@ -299,11 +319,13 @@ class Watch:
         return seen
 
     def _above(self, frame: FrameType) -> bool:
-        """Whether the student's code stands above this frame. In a thread of its own, it started the thread."""
+        """Whether the student's code called this, directly or not. In a thread of its own, it started the thread."""
         if threading.get_ident() != self._thread:
             return True
         above = frame.f_back
-        while above is not None and above.f_back is not None:  # the outermost is `python -c`, a <string> of its own
+        while above is not None:
+            if above.f_code.co_filename == self.test:
+                return False  # the test's own call, even where the answer drew on something that the test gave it
             if self._theirs(above):
                 return True
             above = above.f_back
@@ -311,7 +333,7 @@ class Watch:
 
     def _theirs(self, frame: FrameType) -> bool:
         file = frame.f_code.co_filename
-        if file in self.exempt:
+        if file in self.given:
             return False
         if file.startswith("<cell ") or (self.folder and file.startswith(self.folder)):
             return True
