@@ -149,14 +149,17 @@ def test_labs_that_nobody_handed_in_are_in_no_table(tmp_path: Path) -> None:
     assert {row["lab"] for row in table(tmp_path / "marks.csv")} == {LAB}
 
 
-@pytest.mark.parametrize("start", ["=1+1", "+1", "-1+2", "@SUM(A1)", " =1", "\t=1", "\r=1", "＝1", "|cmd", "\n=1"])
-def test_no_cell_is_a_formula_to_a_spreadsheet(tmp_path: Path, start: str) -> None:
-    write(tmp_path, [refused(start, start), dataclasses.replace(result("ann"), notes=(start,))])
-    write(tmp_path / "wide", [refused(start, start)])
+def test_no_cell_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
+    starts = ["=1+1", "+1", "-1+2", "@SUM(A1)", " =1", "\t=1", "\r=1", "＝1", "|cmd", "\n=1", "\u2028=1"]
+    noted = dataclasses.replace(result("ann"), notes=tuple(starts))
+    write(tmp_path, [noted, *(refused(start, start) for start in starts)])
+    seen = 0
     for path in tmp_path.rglob("*.csv"):
         for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8"))):
             for cell in row:
                 assert not re.match(r"\s*[=+\-@\t\r|＝]", cell) or re.fullmatch(r"-?\d+(\.\d+)?", cell), cell
+                seen += cell.startswith("'")
+    assert seen >= 3 * len(starts)
 
 
 def test_numbers_stay_numbers_and_other_text_stays_itself() -> None:
@@ -259,14 +262,12 @@ def test_hostile_text_is_escaped_on_every_page(tmp_path: Path) -> None:
         assert "Content-Security-Policy" in text
 
 
-@pytest.mark.parametrize(
-    "student", ["../../evil", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "x" * 300, "ä ö", "con\0", "\ud800"]
-)
-def test_no_student_can_write_outside_the_feedback_folder(tmp_path: Path, student: str) -> None:
+def test_no_student_can_write_outside_the_feedback_folder(tmp_path: Path) -> None:
+    students = ["../../evil", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "x" * 300, "ä ö", "con\0", "\ud800"]
     out = tmp_path / "deep" / "out"
-    write(out, [result(student)])
-    [made] = (out / "feedback").rglob("*.html")
-    assert made.resolve().is_relative_to((out / "feedback").resolve()) and made.parent.parent == out / "feedback"
+    write(out, [result(student) for student in students])
+    made = list((out / "feedback").rglob("*.html"))
+    assert len(made) == len(students) and {path.parent.parent for path in made} == {out / "feedback"}
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]
 
 
