@@ -6,12 +6,13 @@ import copy
 import datetime
 import json
 import os
+import random
 import stat
 from pathlib import Path
 
 import nbformat
 import pytest
-from queue_lab import edited, queue_lab
+from queue_lab import edited, queue_lab, solved_by_hand
 
 from underload.course import LabError, handout, read_notebook, secrets, write_notebook
 from underload.course.changes import contents, differences, hidden_changed
@@ -141,6 +142,18 @@ def test_a_roster_of_nobody_is_refused(tmp_path: Path, content: bytes, said: str
         read_roster(path)
     with pytest.raises(LabError, match="no roster"):
         read_roster(tmp_path / "none.csv")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="runs cells in forked processes")
+def test_a_copy_for_everybody_is_graded_with_the_books_numbers_whatever_the_secret() -> None:
+    """A class may have a secret for its hidden inputs and one hand-out for all."""
+    from underload.course.grade import grade_one
+
+    given = hand_out(queue_lab(), LAB, "2026-11-30")
+    numbers = [random.Random(0).randrange(100) for _ in range(3)]
+    work = edited(solved_by_hand(given), t2_answer=f"my_sum = {sum(numbers)}")
+    result = grade_one(queue_lab(), work, "ann", secret=SECRET)
+    assert (result.earned, result.bonus, result.notes) == (6, 1, ())
 
 
 # ---- the hand-out -------------------------------------------------------------------------------------------------

@@ -116,6 +116,8 @@ def check(path: Path, *, limits: Limits | None = None, root: Root | None = None)
     if _widgets(data):
         warnings.append("the state of its widgets is saved too: harmless, but it makes the file large")
     broken, more = _troubles(result)
+    if by == "notebook":  # where the lab's own cells cannot be told from the student's, this is no news
+        more = [one for one in more if not one.startswith("changed by the student's code")]
     return Checked(
         lab,
         described.title or lab,
@@ -364,8 +366,12 @@ def _task_lines(task: TaskCheck) -> Iterator[str]:
     yield f"{title}: {number(task.earned)} of {number(task.here)} by the checks here, {_rest(task)}"
     for one in task.said:
         yield f"  ! {_indent(one)}"
-    if task.said and not task.earned and all(one in _untouched(task) for one in task.said):
-        return  # then each check says no more
+    if not task.earned and task.here and not any(one not in _untouched(task) for one in task.said):
+        if task.said and any("in " in one for one in task.said):
+            return  # then each check says no more
+        if task.failed and all(failed.missing for failed in task.failed):
+            yield "  ○ nothing is written yet"
+            return
     for failed in task.failed:
         yield f"  {'○' if failed.missing else '✗'} {number(failed.earned)}/{number(failed.worth)}  {failed.what}"
         yield f"         {_indent(failed.said, 9)}"

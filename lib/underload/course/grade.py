@@ -173,6 +173,8 @@ def _with_seed(source: NotebookNode, found: Found, secret: bytes) -> tuple[Noteb
         return source, found.notebook, []
     notes = []
     about = found.notebook.metadata.get("underload", {})
+    if "released" in about and not {"seed", "student"} & about.keys():
+        secret = b""  # one copy for everybody, with the book's numbers; the secret is for the hidden inputs alone
     named = about.get("student")
     owner = found.student
     if secret and isinstance(named, str) and named != owner:
