@@ -213,7 +213,9 @@ def whole(batch: int, flops: float) -> Callable[[Callable[..., float]], None]:
         (whole(8, 1e15), "no_cache", "keys and values are missing"),
         (whole(8, 1e10), "one_flop", "one FLOP a weight"),
         (whole(8, 1e10), "added", "the two times added"),
-        (whole(8, 1e10), "smaller", "the shorter of the two"),
+        (whole(8, 1e10), "smaller", "the time of reading alone"),
+        (whole(8, 1e10), "no_compute", "the time of reading alone"),
+        (whole(8, 1e15), "smaller", "the time of arithmetic alone"),
     ],
 )
 def test_a_wrong_floor_is_told_what_is_wrong(
@@ -258,7 +260,7 @@ def check_choice(knee: Callable[..., object], largest: Callable[..., object]) ->
         (lambda o, t: o / t, lambda o, t, limit: "10", "must be a number, got '10'"),
         (lambda o, t: o / t, lambda o, t, limit: int((limit - o) / t), "is 9; 10 take 0.03 s and 11 take 0.031 s"),
         (lambda o, t: o / t, lambda o, t, limit: int((limit - o) / t + 1e-9) + 1, "is 11"),
-        (lambda o, t: o / t, lambda o, t, limit: max(1, int((limit - o) / t + 1e-9)), "is 1; 0 take"),
+        (lambda o, t: o / t, lambda o, t, limit: max(1, int((limit - o) / t + 1e-9)), "is 1; even one takes 0.021 s"),
         (lambda o, t: o / t, lambda o, t, limit: int((limit - o) / t + 1e-9), "when no step is short enough it is 0"),
     ],
 )
