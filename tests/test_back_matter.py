@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import html
+import json
+import os
 import re
+import shlex
 from collections import Counter
 from datetime import date
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from sample_lab import grading
+from sphinx.application import Sphinx
+
+from underload.cli import build_parser
+from underload.course import read_notebook
+from underload.course.outline import outline
+from underload.course.store import store
 
 ROOT = Path(__file__).parents[1]
 CHAPTERS = ROOT / "chapters"
@@ -138,3 +151,107 @@ def test_one_symbol_means_one_thing() -> None:
     symbols = re.findall(r"^\| (\$[^|]+\$) \|", text(CHAPTERS / "back/notation.md"), re.MULTILINE)
     assert symbols
     assert [symbol for symbol, count in Counter(symbols).items() if count > 1] == []
+
+
+# ------------------------------------------------------------------ teaching, and for students
+
+COURSE_PAGES = [CHAPTERS / "back/teaching.md", CHAPTERS / "back/for-students.md"]
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The page's code blocks in one language."""
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```$", text(path), re.MULTILINE | re.DOTALL)
+
+
+def shown_commands(path: Path) -> list[str]:
+    """Every `underload …` of the page's shell blocks, continued lines joined."""
+    lines = "\n".join(blocks(path, "sh")).replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("underload ")]
+
+
+@pytest.mark.parametrize("page", COURSE_PAGES, ids=lambda page: page.name)
+def test_every_command_shown_is_one(page: Path) -> None:
+    commands = shown_commands(page)
+    assert commands
+    for command in commands:
+        # argparse exits when it is given something that it does not know
+        arguments = build_parser().parse_args(shlex.split(command)[1:])
+        assert callable(arguments.run), command
+
+
+def miniature(folder: Path) -> Path:
+    """The lab that the page writes as an example, as a notebook with its wrong answers beside it."""
+    page = CHAPTERS / "back/teaching.md"
+    cells = blocks(page, r"\{code-cell\} ipython3")
+    setup, answer, check = (cell for cell in cells if not cell.startswith(":tags:"))
+    (told,) = blocks(page, "markdown")
+    (about,) = blocks(page, "json")
+    made = [
+        new_code_cell(setup, id="setup", metadata={"tags": ["live"]}),
+        new_markdown_cell(told, id="told"),
+        new_code_cell(
+            answer, id="answer", metadata={"tags": ["live"], "nbgrader": grading("task-1-solution", solution=True)}
+        ),
+        new_code_cell(
+            check,
+            id="check",
+            metadata={
+                "tags": ["nbval-check-output"],
+                "nbgrader": grading("task-1-check", solution=False, points=4),
+            },
+        ),
+    ]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, **json.loads("{" + about + "}")}
+    path = folder / "my-lab.ipynb"
+    nbformat.write(new_notebook(cells=made, metadata=metadata), path)
+    (folder / "my-lab.toml").write_text("\n".join(blocks(page, "toml")), encoding="utf-8")
+    return path
+
+
+def test_the_lab_written_on_the_page_verifies(tmp_path: Path) -> None:
+    from underload.course.verify import verify
+
+    path = miniature(tmp_path)
+    store(path)
+    found = verify(path, tmp_path / "my-lab.toml")
+    assert found.complaints == []
+    assert (found.points, found.wrong, found.harmless) == (4, 6, 2)
+
+
+def goals_of(labs: dict[str, nbformat.NotebookNode], folder: Path, arguments: str = "") -> str:
+    """The text of the page's tables, from the labs in a folder that stands for the book's sources."""
+    toc = {"root": "index", "chapters": [{"file": f"labs/{name}"} for name in labs]}
+    (folder / "_toc.yml").write_text(yaml.safe_dump(toc), encoding="utf-8")
+    (folder / "labs").mkdir()
+    for name, notebook in labs.items():
+        nbformat.write(notebook, folder / "labs" / f"{name}.ipynb")
+    page = folder / "page.rst"
+    page.write_text(f".. learning-goals:: {arguments}\n", encoding="utf-8")
+    (folder / "index.rst").write_text("x\n=\n\n.. toctree::\n\n   page\n", encoding="utf-8")
+    (folder / "conf.py").write_text("extensions = ['book.goals']\n", encoding="utf-8")
+    app = Sphinx(folder, folder, folder / "out", folder / "trees", "text", status=None, warning=None)
+    app.build()
+    return (folder / "out" / "page.txt").read_text(encoding="utf-8")
+
+
+def test_the_goals_are_those_of_the_labs(tmp_path: Path) -> None:
+    lab = read_notebook(miniature(tmp_path))
+    lab.cells[-1].metadata["underload"] = {"further": True}
+    made = re.sub(r"[\s|+=-]+", " ", goals_of({"my-lab": lab}, tmp_path))
+    assert "My lab: 0 points and 4 of bonus, about 10 minutes" in made
+    assert "count late requests, and say when there is nothing to count 4 (bonus) 10" in made
+
+
+@pytest.mark.built
+def test_the_page_has_every_goal_of_every_lab() -> None:
+    book = Path(os.environ.get("UNDERLOAD_BOOK", ROOT / "_build" / "book"))
+    if not (book / "index.html").is_file():
+        pytest.skip("no built book: make book")
+    page = re.sub(r"<[^>]+>", "", text(book / "chapters/back/teaching.html"))
+    shown = " ".join(html.unescape(page).split())
+    for path in sorted((ROOT / "labs").glob("*.ipynb")):
+        for task in outline(read_notebook(path)).tasks:
+            assert task.goal, f"{path.stem}, task {task.name}, has no goal"
+            assert task.minutes, f"{path.stem}, task {task.name}, has no minutes"
+            plain = re.sub(r"[`*$\\]", "", task.goal)
+            assert plain in shown or task.goal in shown, f"{path.stem}, task {task.name}: {task.goal}"
