@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
 from underload.course.marks import LabError, regions
+from underload.course.outline import Outline, outline, role
 from underload.course.source import TREATMENTS, is_solution, nbgrader, tags, where
 
 #: A cell that is tagged to raise passes under nbval whether it raises or not.
@@ -20,6 +23,11 @@ def faults(source: NotebookNode) -> list[str]:
     for index, cell in enumerate(source.cells):
         place = where(cell, index)
         found += [f"{place}: {fault}" for fault in _cell_faults(cell, place)]
+    if not found:
+        try:
+            found += _outline_faults(outline(source))
+        except LabError as error:
+            found.append(str(error))
     return found
 
 
@@ -35,6 +43,50 @@ def _notebook_faults(source: NotebookNode) -> Iterator[str]:
         for value, count in Counter(values).items():
             if count > 1:
                 yield f"{what} {value!r} occurs {count} times; each must be its own"
+
+    seeds = sum(len(re.findall(r"(?m)^SEED\s*=", cell.source)) for cell in source.cells if cell.cell_type == "code")
+    if seeds > 1:
+        yield f"SEED is set in {seeds} places; a personal hand-out rewrites one line `SEED = 0`"
+
+
+def _outline_faults(lab: Outline) -> Iterator[str]:
+    """What an instructor needs to know of each task and a grader of each open answer."""
+    for task in lab.tasks:
+        if not task.goal:
+            yield f"task {task.name} has no goal; say in underload.tasks what it teaches"
+        if not isinstance(task.minutes, int):
+            yield f"task {task.name} has no minutes; say in underload.tasks how long it takes"
+        for part in task.parts:
+            if part.manual and not (part.model and part.rubric):
+                yield f"{part.name} is marked by a person and needs a model answer and, below it, a '### RUBRIC'"
+
+
+def _test_faults(cell: NotebookNode) -> Iterator[str]:
+    """Whether a test cell gives its points the one way there is (course.points)."""
+    points = nbgrader(cell)["points"]
+    body = ast.parse(cell.source).body
+    last = body[-1] if body else None
+    ends = (
+        isinstance(last, ast.Expr)
+        and isinstance(last.value, ast.Call)
+        and isinstance(last.value.func, ast.Attribute)
+        and last.value.func.attr == "earned"
+    )
+    if not ends:
+        yield "must end in points.earned(), the number of points that its checks gave"
+    totals = [
+        node.args[0].value
+        for node in ast.walk(ast.Module(body, []))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "Points"
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    ]
+    if totals != [points]:
+        yield f"has {points} points by its metadata; it must make Points({points}), once"
+    if "nbval-check-output" not in tags(cell):
+        yield "must be tagged nbval-check-output, so that the solution's points are compared at every run"
 
 
 def _cell_faults(cell: NotebookNode, place: str) -> Iterator[str]:
@@ -53,6 +105,13 @@ def _cell_faults(cell: NotebookNode, place: str) -> Iterator[str]:
     if cell.cell_type != "code":
         return
     marks = tags(cell)
+    if "show" in marks and graded:
+        yield "is tagged show, which is skipped when a lab is graded, and is part of a task"
+    if role(cell) == "test" and graded.get("points") is not None:
+        try:
+            yield from _test_faults(cell)
+        except SyntaxError as error:
+            yield f"is no Python ({error.msg}, line {error.lineno})"
     treatments = sorted(TREATMENTS.keys() & marks)
     if len(treatments) != 1:
         yield f"needs exactly one of the tags {sorted(TREATMENTS)}, has {treatments or 'none'}"
