@@ -68,8 +68,8 @@ def test_a_mark_that_is_not_final_is_empty_and_never_0(tmp_path: Path) -> None:
     results = [result("ann", why=None), refused("bob"), result("cleo", 0, 0, 0)]
     made, files = export(tmp_path, results, roster=["dan"])
     assert dict(files["plain.csv"][1:]) == {"dan": "0", "ann": "", "bob": "", "cleo": "0"}
-    assert any("1 grades are left empty until their open answers" in text for text in made.said)
-    assert any("1 grades are left empty because the submission was refused" in text for text in made.said)
+    assert any("1 grade left empty until the open answers" in text for text in made.said)
+    assert any("1 grade left empty because the submission was refused" in text for text in made.said)
 
 
 def test_an_id_that_begins_like_a_formula_is_made_harmless_and_said(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_an_open_answer_that_waits_for_its_mark_says_so_and_shows_no_0() -> None
 
 def test_neither_model_answers_nor_notes_nor_paths_are_on_the_page() -> None:
     made = dataclasses.replace(
-        result("ann"), notes=("it is the hand-out of 'bob' by its metadata",), path="/home/teacher/bob/queue.ipynb"
+        result("ann"), notes=("it is the hand-out of 'bob' by its metadata",), path="teacher/bob/queue.ipynb"
     )
     text = feedback(made, lab_outline(), source=lab())
     model = WHY.splitlines()[1]

@@ -208,7 +208,8 @@ def test_the_page_holds_each_answer_once_with_its_question_model_and_rubric() ->
     page = marking_page(results, outlines(), sources={LAB: lab()})
     assert page is not None
     [asked] = data_of(page)["questions"]
-    assert "load of 1.2" in asked["question"] and "SOLUTION" not in asked["question"]
+    assert asked["question"].startswith("Task 3. Too much") and "load of 1.2" in asked["question"]
+    assert "SOLUTION" not in asked["question"]
     assert asked["model"].startswith("The queue grows") and "RUBRIC" not in asked["model"]
     assert [one["points"] for one in asked["rubric"]] == [1, 1]
     assert {one["text"]: one["students"] for one in asked["answers"]} == {ONE: ["ann", "bob"], OTHER: ["cleo"]}

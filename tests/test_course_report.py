@@ -76,6 +76,7 @@ def test_every_mark_is_in_exactly_one_bin_and_bins_meet(quarters: list[int], ful
 def test_open_answers_that_are_not_marked_are_in_no_mean_of_their_task() -> None:
     made = summarise(lab_outline(), [result("a", why=2), result("b", why=None), result("c", why=1)])
     assert (made.tasks[2].graded, made.tasks[2].mean, made.unmarked) == (2, 1.5, 1)
+    assert [task.waiting for task in made.tasks] == [0, 0, 1, 0]
     nobody = summarise(lab_outline(), [result("b", why=None)])
     assert (nobody.tasks[2].mean, nobody.tasks[2].full) == (None, None)
 
@@ -118,6 +119,16 @@ def test_marks_csv_has_a_row_a_student_with_tasks_sums_and_reasons(tmp_path: Pat
     assert (bob["core"], bob["reasons"]) == ("3", "task-2-check: no end in 20 s; a note")
     assert (cleo["status"], cleo["core"], cleo["task 1"], cleo["reasons"]) == ("refused", "", "", "it is a PDF")
     assert (dan["status"], dan["core"], dan["task 1"], dan["reasons"]) == ("no submission", "0", "0", "no submission")
+
+
+def test_parts_that_were_left_open_are_one_reason_and_none_to_look_at(tmp_path: Path) -> None:
+    empty = tuple(
+        part(name, 0, said=f"nothing was written in {name.removesuffix('-check')}-solution")
+        for name in ("task-1-check", "task-2-check")
+    )
+    write(tmp_path, [dataclasses.replace(result("ann"), parts=empty)])
+    assert table(tmp_path / "marks.csv")[0]["reasons"] == "nothing was written for task-1-check, task-2-check"
+    assert "something other than a check" not in page(tmp_path)
 
 
 def test_marks_json_holds_everything_and_null_for_what_is_not_known(tmp_path: Path) -> None:

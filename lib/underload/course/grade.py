@@ -276,7 +276,7 @@ def grade(
         for result in _grade_lab(labs[lab], lab, jobs, out, secret, limits, seconds, count, progress):
             results[result.student, lab] = result
     ordered = tuple(results[one.student, one.lab] for one in found)
-    report = write_reports(ordered, outlines, out, marks=marks, roster=tuple(roster))
+    report = write_reports(ordered, outlines, out, marks=marks, roster=tuple(roster), sources=labs)
     return Grading(ordered, outlines, reused, time.monotonic() - began, count, report)
 
 

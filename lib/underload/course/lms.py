@@ -19,6 +19,7 @@ from pathlib import Path
 
 from underload.course.marks import LabError
 from underload.course.outline import Outline
+from underload.course.render import plural
 from underload.course.table import Row, csv_text, harmless, write
 
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
@@ -116,9 +117,9 @@ def _said(
     waiting = sum(status.get((s, lab)) == "graded" and final[s, lab] is None for s in students for lab in labs)
     refused = sum(status.get((s, lab)) == "refused" for s in students for lab in labs)
     if waiting:
-        made.append(f"lms: {waiting} grades are left empty until their open answers are marked")
+        made.append(f"lms: {plural(waiting, 'grade')} left empty until the open answers are marked")
     if refused:
-        made.append(f"lms: {refused} grades are left empty because the submission was refused")
+        made.append(f"lms: {plural(refused, 'grade')} left empty because the submission was refused")
     without = [student for student in students if not any(_canvas("", known.get(student, {}))[1:4])]
     if without:
         made.append(

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -295,7 +296,7 @@ def question(source: NotebookNode, part: str) -> str:
         ).strip()
         before = source.cells[index - 1] if index else None
         asked = before.source.strip() if before is not None and before.cell_type == "markdown" else ""
-        return "\n\n".join(text for text in (asked, own) if text)
+        return re.sub(r"(?m)^#+\s+", "", "\n\n".join(text for text in (asked, own) if text))
     return ""
 
 

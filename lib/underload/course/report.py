@@ -28,7 +28,7 @@ from underload.course.render import file_name, points, render
 from underload.course.results import Result
 from underload.course.similar import Similar, similar
 from underload.course.summary import Bin, Summary, summarise
-from underload.course.table import Row, marks_csv, marks_json, reasons, rows, task_heading, wide_csv, write
+from underload.course.table import Row, left_open, marks_csv, marks_json, reasons, rows, task_heading, wide_csv, write
 
 #: Pairs that the page shows side by side; the rest is counted.
 _PAIRS = 60
@@ -183,13 +183,13 @@ def _library(results: Sequence[Result], outline: Outline) -> list[tuple[str, str
 
 
 def _reasons(results: Sequence[Result], outline: Outline) -> list[tuple[str, str, str]]:
-    """All other points lost for something that is no check."""
+    """All other points lost for something that is no check; that nothing was written says the table of tasks."""
     library = set(_library(results, outline))
     return [
         entry
         for result in results
         for part in result.parts
-        if part.said and (entry := (result.student, part.name, part.said)) not in library
+        if part.said and not left_open(part) and (entry := (result.student, part.name, part.said)) not in library
     ]
 
 

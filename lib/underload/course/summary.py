@@ -23,7 +23,8 @@ class Bin:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """One task over the graded submissions in which it has points; `mean` and shares are None where there is none."""
+    """One task over the graded submissions in which it has points; `mean` and shares are None where there is none.
+    `waiting`: submissions in which one of its open answers is not marked yet."""
 
     name: str
     title: str
@@ -33,6 +34,7 @@ class TaskSummary:
     mean: float | None
     full: float | None
     none: float | None
+    waiting: int
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ def _tasks(outline: Outline, graded: Sequence[Result]) -> list[TaskSummary]:
                 statistics.fmean(found) if found else None,
                 sum(earned >= task.points - 1e-9 for earned in found) / some if some else None,
                 sum(earned <= 1e-9 for earned in found) / some if some else None,
+                sum(any(part.earned is None for part in one.parts if part.task == task.name) for one in graded),
             )
         )
     return made

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from underload.course.marks import LabError
 from underload.course.outline import Outline
-from underload.course.results import Result
+from underload.course.results import PartResult, Result
 
 #: What a spreadsheet takes for the beginning of a formula; full-width forms count for some of them.
 _FORMULA = re.compile("^[\\s]*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20|]")
@@ -154,10 +154,17 @@ def reasons(row: Row) -> list[str]:
         return ["no submission"]
     result = row.result
     said = [result.said] if result.said else []
-    said += [f"{part.name}: {part.said}" for part in result.parts if part.said]
+    said += [f"{part.name}: {part.said}" for part in result.parts if part.said and not left_open(part)]
+    empty = [part.name for part in result.parts if left_open(part)]
+    said += [f"nothing was written for {', '.join(empty)}"] if empty else []
     said += [f"{part}: not marked yet" for part in result.unmarked]
     said += [problem.said for problem in result.problems]
     return [text for text in dict.fromkeys([*said, *result.notes]) if text]
+
+
+def left_open(part: PartResult) -> bool:
+    """Whether a part has no points because nothing was written for it."""
+    return not part.earned and part.said.startswith("nothing was written")
 
 
 def marks_json(found: Sequence[Row], outlines: Mapping[str, Outline], results: Sequence[Result]) -> str:
