@@ -212,7 +212,7 @@ def _students(source: NotebookNode, secret_place: Path) -> Iterator[tuple[str, s
     other["metadata"]["underload"]["lab"] = "why-batching-wins"
     yield (
         "elsewhere", "a notebook of another lab",
-        {f"elsewhere/{LAB}.ipynb": json.dumps(other).encode()}, {"refused": "a notebook of the lab 'why-batching-wins'"},
+        {f"elsewhere/{LAB}.ipynb": json.dumps(other).encode()}, {"refused": "of the lab 'why-batching-wins'"},
     )  # fmt: skip
     yield "paper", "a PDF with another ending", {f"paper_{LAB}.ipynb": b"%PDF-1.7\n\x00"}, {"refused": "it is a PDF"}
     yield "empty", "an empty file", {f"empty/{LAB}.ipynb": b""}, {"refused": "the file is empty"}

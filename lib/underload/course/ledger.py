@@ -56,7 +56,7 @@ def key_of(found: Found, source: NotebookNode | None, secret: bytes, limits: Lim
         list(found.notes),
         found.digest,
         "" if source is None else source_digest(source),
-        hashlib.sha256(secret).hexdigest(),
+        [hashlib.sha256(secret).hexdigest(), found.listed] if secret else "",
         repr(limits),
         seconds,
     ]
