@@ -90,7 +90,8 @@ def test_an_untouched_one_can_be_handed_in(given: NotebookNode, tmp_path: Path) 
     found = checked(given, tmp_path)
     assert points(found) == [(0, 2, 4), (0, 2, 4), (0, 1, 1)]
     assert found.broken == () and "It can be handed in." in as_text(found)
-    assert "nothing was written in task-1-solution" in as_text(found)
+    said = as_text(found)
+    assert "nothing was written in task-1-solution" in said and "NameError" not in said and "✗" not in said
 
 
 def test_a_failed_check_says_what_came_out(given: NotebookNode, tmp_path: Path) -> None:

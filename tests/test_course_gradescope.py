@@ -113,7 +113,7 @@ def test_what_is_in_the_zip(zipped: Path, tmp_path: Path) -> None:
     assert "Autograder points: **6**" in text["README.md"] and "2 points in all (task-2-why: 2)" in text["README.md"]
     for line in pins.splitlines()[1:]:
         assert line.count("==") == 1
-    assert "://" not in pins + text["setup.sh"] and "index-url" not in pins + text["setup.sh"]
+    assert "://" not in pins + text["setup.sh"] and "--index" not in pins + text["setup.sh"]
     again = tmp_path / "again.zip"
     write_autograder(queue_lab(), LAB, again, secret=SECRET)
     assert again.read_bytes() == zipped.read_bytes()
@@ -300,6 +300,18 @@ def test_a_part_that_never_ran_is_one_test_that_says_why() -> None:
     made = as_gradescope(result(a=part), outline(queue_lab()), queue_lab())
     assert made["tests"][0]["output"] == "the answer cell task-1-solution is missing"
     assert made["tests"][0]["visibility"] == "visible" and made["tests"][0]["max_score"] == 4
+
+
+def test_several_parts_of_a_task_have_names_of_their_own() -> None:
+    source = queue_lab()
+    source.cells[12].metadata["underload"] = {"task": "2"}
+    source.cells[12].metadata.nbgrader["grade_id"] = "task-2-the-answer-check"
+    parts = (PartResult("task-2-check", "2", 2, 2.0), PartResult("task-2-the-answer-check", "2", 1, 1.0))
+    made = as_gradescope(Result(ANN, LAB, "x", "graded", parts=parts), outline(source), source)
+    assert [(test["number"], test["name"]) for test in made["tests"]] == [
+        ("2.1", "Task 2. Your numbers"),
+        ("2.2", "Task 2. Your numbers (the answer)"),
+    ]
 
 
 def test_an_open_answer_waits_for_a_person() -> None:

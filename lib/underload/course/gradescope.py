@@ -62,7 +62,7 @@ done
 if [ -z "$python" ]; then
     apt-get update
     for name in python3.12 python3.11; do
-        if DEBIAN_FRONTEND=noninteractive apt-get install -y "$name" "$name-venv" "$name-dev"; then
+        if DEBIAN_FRONTEND=noninteractive apt-get install -y "$name" "$name-venv"; then
             python="$name"
             break
         fi

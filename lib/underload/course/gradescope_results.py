@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -177,7 +178,11 @@ def _open(part: PartResult, task: Task, label: str) -> dict[str, Any]:
 
 def _name(task: Task, part: PartResult) -> str:
     head = "Further" if part.further else f"Task {task.name}"
-    return f"{head}. {task.title}" if task.title else head
+    name = f"{head}. {task.title}" if task.title else head
+    # task-4-buckets-check is one of several parts: "buckets" tells them apart
+    own = re.sub(r"^(task|t)[-_]?\w+[-_]|[-_](check|open|made)$", "", part.name)
+    several = len([one for one in task.parts if not one.manual]) > 1 and not part.manual
+    return f"{name} ({own.replace('-', ' ')})" if several and own not in ("check", "") else name
 
 
 def _lines(checks: Sequence[Check]) -> list[str]:
