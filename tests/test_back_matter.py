@@ -238,7 +238,7 @@ def test_the_goals_are_those_of_the_labs(tmp_path: Path) -> None:
     lab = read_notebook(miniature(tmp_path))
     lab.cells[-1].metadata["underload"] = {"further": True}
     made = re.sub(r"[\s|+=-]+", " ", goals_of({"my-lab": lab}, tmp_path))
-    assert "My lab: 0 points and 4 of bonus, about 10 minutes" in made
+    assert "**My lab**: 0 points and 4 of bonus, about 10 minutes" in made
     assert "count late requests, and say when there is nothing to count 4 (bonus) 10" in made
 
 

@@ -40,11 +40,10 @@ class LearningGoals(SphinxDirective):
             except LabError as error:
                 raise self.error(f"{{learning-goals}}: labs/{name}.ipynb: {error}") from error
             if lab.tasks:
-                made.append(self._table(lab, name))
+                made += [self._title(lab, name), self._table(lab)]
         return made
 
-    def _table(self, lab: Outline, name: str) -> nodes.table:
-        table = nodes.table(classes=["learning-goals"])
+    def _title(self, lab: Outline, name: str) -> nodes.paragraph:
         link = addnodes.pending_xref(
             "",
             nodes.inline("", lab.title or name),
@@ -55,7 +54,10 @@ class LearningGoals(SphinxDirective):
             refwarn=True,
             refdoc=self.env.docname,
         )
-        table += nodes.title("", "", link, nodes.Text(f": {summary(lab)}"))
+        return nodes.paragraph("", "", nodes.strong("", "", link), nodes.Text(f": {summary(lab)}"))
+
+    def _table(self, lab: Outline) -> nodes.table:
+        table = nodes.table(classes=["learning-goals"])
         group = nodes.tgroup(cols=4)
         table += group
         for width in (8, 66, 13, 13):
