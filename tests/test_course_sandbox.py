@@ -62,6 +62,15 @@ def test_it_reads_no_file_outside(held: Process, path: str) -> None:
         assert ran.error.endswith("; put the file beside the notebook")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_it_looks_into_no_other_process(held: Process) -> None:
+    for path in ("environ", "cmdline", "maps", "mem", "cwd/x", "fd/0"):
+        assert run(held, f"open(f'/proc/{{os.getppid()}}/{path}', 'rb').read()").error.startswith("PermissionError")
+    assert run(held, "len(open('/proc/self/status').read()) > 100").output == "True\n"
+    if sandbox.landlock_version():
+        assert run(held, PAST + "libc.open(f'/proc/{os.getppid()}/environ'.encode(), os.O_RDONLY)").output == "-1\n"
+
+
 def test_it_reads_no_other_submission(root: Process, tmp_path: Path) -> None:
     (tmp_path / "eve").mkdir()
     (tmp_path / "eve" / "lab.ipynb").write_text("{}")

@@ -89,7 +89,7 @@ def check(process: Process, answer: str, test: str = ORACLE, library: list[str] 
         "def percentile(v, q): return next(map(metrics.percentile, [v], [q]))",
         "def percentile(v, q): return eval('metrics.percentile(v, q)', dict(globals(), v=v, q=q))",
         "exec('def percentile(v, q): return metrics.percentile(v, q)')",
-        "exec('def percentile(v, q):\\n    from underload import metrics as m\\n    return m.percentile(v, q)', {}, globals())",
+        "exec('def percentile(*a):\\n    import underload as u\\n    return u.metrics.percentile(*a)', {}, globals())",
         "class P:\n    def __call__(self, v, q): return metrics.percentile(v, q)\npercentile = P()",
         "class P:\n    p = staticmethod(metrics.percentile)\npercentile = P.p",
         "class P:\n    def __init__(self): self.p = metrics.percentile\npercentile = P().p",
@@ -98,8 +98,8 @@ def check(process: Process, answer: str, test: str = ORACLE, library: list[str] 
         "def percentile(v, q):\n    try:\n        return metrics.percentile(v, q)\n    finally: pass",
         "from concurrent.futures import ThreadPoolExecutor as Pool\ndef percentile(v, q):\n"
         "    with Pool(1) as p: return p.submit(metrics.percentile, v, q).result()",
-        "open('mine.py', 'w').write('from underload import metrics as m\\ndef percentile(*a): return m.percentile(*a)')\n"
-        "from mine import percentile",
+        "open('own.py','w').write('from underload import metrics\\ndef percentile(*a):return metrics.percentile(*a)')\n"
+        "from own import percentile",
     ],
 )
 def test_the_library_s_own_version_is_found(student: Process, answer: str) -> None:
@@ -279,6 +279,9 @@ points.earned()
     assert student.run("sum, max(1)", name="x").output == "(3, 99)\n"
 
 
+RESTORED = ("underload.labs.latency_budget.check_calls", "underload.metrics.percentile")
+
+
 @needs_processes
 def test_a_given_cell_in_the_student_s_process_counts_as_given(student: Process) -> None:
     assert (
@@ -288,6 +291,7 @@ def test_a_given_cell_in_the_student_s_process_counts_as_given(student: Process)
         == ""
     )
     assert student.run("scale = 5\ndef f(): return scale", name="own").error == ""
+    assert student.run("metrics.percentile = lambda *a: 9\nlab.check_calls = None", name="own-2").error == ""
     test = """
 points = Points(1)
 with points.check(1, "both"):
@@ -295,7 +299,7 @@ with points.check(1, "both"):
 points.earned()
 """
     tested = student.test(test, name="c", library=LIBRARY, given=[*GIVEN, "helper", "scale"])
-    assert (tested.points, tested.used, tested.restored) == (1, "", ("scale",)), tested
+    assert (tested.points, tested.used, tested.restored) == (1, "", (*RESTORED, "scale")), tested
 
 
 @needs_processes

@@ -16,6 +16,7 @@ import getpass
 import io
 import linecache
 import os
+import re
 import selectors
 import signal
 import socket
@@ -144,6 +145,8 @@ class Inside:
 
     def serve(self) -> None:
         """Obey until the grader is gone."""
+        with open(os.devnull, "w") as nowhere:  # what went wrong until here was for the grader
+            os.dup2(nowhere.fileno(), 2)
         wire.send(self.commands, {"hello": os.getpid()})
         while True:
             try:
@@ -164,7 +167,9 @@ class Inside:
         before = dict(self.shell.user_ns)
         if given:
             self.given_cells.add(cell)
+        if not self.shut:
             self.fingerprint = self.reading = None
+        loaded = set(sys.modules)
         self.output.limit = self.limits.output
         self.output.clear()
         sys.stdout = sys.stderr = self.output
@@ -185,6 +190,8 @@ class Inside:
             }
             before.clear()
             if given:
+                if self.fingerprint is not None:
+                    self.fingerprint.add(sys.modules.keys() - loaded)
                 self.given.update(changed)
                 self.bound.difference_update(changed)
             else:
@@ -195,6 +202,7 @@ class Inside:
 
     def file_name(self, name: str, code: str) -> str:
         """What a cell is compiled under: its name, told apart from another cell's of the same name."""
+        name = re.sub(r"[^\w .:+#()-]", "_", name)[:80]
         file, count = f"<cell {name}>", 1
         while self.cells.setdefault(file, code) != code:
             count += 1
@@ -204,9 +212,14 @@ class Inside:
     def _full(self) -> bool:
         """Whether a cell that ran out of memory left so much of it occupied that the next ones would too."""
         import gc
+        import mmap
 
         gc.collect()
-        return self.shut and sandbox.data_bytes() > self.base + self.limits.memory // 2
+        try:  # asked for and never touched: whether there still is room
+            mmap.mmap(-1, self.limits.memory // 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+        except OSError:
+            return self.shut
+        return False
 
     def _told(self, error: BaseException | None) -> dict[str, Any]:
         output, cut = self.output.result()
@@ -301,7 +314,6 @@ class Inside:
                 self.bound.clear()
                 sandbox.shut_in(Path(self.folder), self.limits, self.reading or ())
                 self.shut = True
-                self.base = sandbox.data_bytes()
             wire.send(self.commands, {"hello": os.getpid()})
         except BaseException as error:
             with contextlib.suppress(OSError):
@@ -460,12 +472,10 @@ class Test:
         elif type(earned) is not points.Earned:
             error = f"the test cell ends in {type(earned).__name__}; it must end in points.earned()"
         checks = [] if error else list(earned.checks)
-        sum_ = sum(check.earned for check in checks)
-        total = 0.0 if error else float(earned.total)
         output, _ = self.process.output.result()
         return {
             "nonce": self.message["nonce"],
-            "points": 0.0 if used else min(max(round(sum_, 6), 0.0), total),
+            "total": 0.0 if error else float(earned.total),
             "checks": [_plain(check) for check in checks],
             "error": error,
             "traceback": "" if failure is None else trace(failure),
@@ -605,7 +615,7 @@ def _thin(told: traceback.TracebackException) -> None:
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 
-def _nobody(prompt: object = "", /) -> str:
+def _nobody(prompt: object = "", stream: object = None) -> str:
     raise EOFError("nobody answers input() when a notebook is graded; write the value into the cell")
 
 

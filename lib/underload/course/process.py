@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import secrets
 import select
@@ -70,6 +71,7 @@ _SETTINGS = dict.fromkeys(_THREADS, "1") | {
     "MPLBACKEND": "agg",
     "PYTHONHASHSEED": "0",  # the order of a set must not decide on points
     "TOKENIZERS_PARALLELISM": "false",
+    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS
 }
 
 
@@ -94,6 +96,7 @@ class Tested:
     own version that the answer used, which costs all points; `restored` names what had been tampered with.
 
     When `ended` is not "done", `checks` are those that came to an end, and last the one that did not.
+    Points are the sum of the checks, none more than it is worth; the grader holds them to the part's own maximum.
     """
 
     points: float
@@ -417,18 +420,20 @@ class _Judge:
                     self.check = _Guard(self.watched, None)
                     continue
                 self.guard.look()
+                checks = tuple(_check(one) for one in message["checks"])
+                total = float(message["total"])
                 return Tested(
-                    points=float(message["points"]),
-                    checks=tuple(_check(one) for one in message["checks"]),
+                    points=0.0 if message["used"] or message["error"] else min(_sum(checks), total),
+                    checks=checks,
                     error=_text(message, "error"),
                     used=_text(message, "used"),
-                    restored=tuple(str(one) for one in message["restored"]),
+                    restored=tuple(_clean(str(one)) for one in message["restored"]),
                     output=_text(message, "output"),
                     seconds=self.guard.seconds,
                     ended="done",
                     traceback=_text(message, "traceback"),
                 )
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 return self._failed("died")
 
     def _over(self) -> bool:
@@ -449,7 +454,7 @@ class _Judge:
             what, worth = self.now
             checks.append(Check(what, worth, 0.0, said))
         self.guard.look()
-        earned = 0.0 if self.used else round(sum(check.earned for check in checks), 6)
+        earned = 0.0 if self.used else _sum(checks)
         return Tested(earned, tuple(checks), said, self.used, (), "", self.guard.seconds, ended)
 
 
@@ -479,10 +484,9 @@ class _Watched:
             poll.register(self.handle, select.POLLIN)
             self._gone = bool(poll.poll(0))
         else:
-            try:
-                os.kill(self.pid, 0)
-            except OSError:
-                self._gone = True
+            # A process that has ended and that nobody has asked about yet still has its number.
+            asked = subprocess.run(["ps", "-o", "stat=", "-p", str(self.pid)], capture_output=True, check=False)
+            self._gone = not asked.stdout.strip() or asked.stdout.strip().startswith(b"Z")
         return not self._gone
 
     def signal(self, number: int) -> None:
@@ -646,21 +650,32 @@ def _hello(line: Line, patience: float, parent: _Watched) -> int:
 
 
 def _check(one: Any) -> Check:
-    if not isinstance(one, dict):
-        raise TypeError("a check is an object")
+    """A check as it was told; never more than it is worth."""
+    worth, earned = float(one["worth"]), float(one["earned"])
+    if not (0 <= worth < math.inf):
+        raise ValueError(f"a check worth {worth}")
     return Check(
-        what=str(one["what"]),
-        worth=float(one["worth"]),
-        earned=float(one["earned"]),
-        said=str(one["said"]),
-        printed=str(one["printed"]),
+        what=_clean(str(one["what"])),
+        worth=worth,
+        earned=min(max(earned, 0.0), worth),
+        said=_clean(str(one["said"])),
+        printed=_clean(str(one["printed"])),
         missing=bool(one["missing"]),
     )
 
 
+def _sum(checks: Sequence[Check]) -> float:
+    return round(sum(check.earned for check in checks), 6)
+
+
 def _text(message: Mapping[str, Any] | None, key: str) -> str:
     value = (message or {}).get(key, "")
-    return value if isinstance(value, str) else ""
+    return _clean(value) if isinstance(value, str) else ""
+
+
+def _clean(text: str) -> str:
+    """Text that every report can hold: no halves of characters, no NUL."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _folder(folder: Path | None) -> tuple[Path, bool]:

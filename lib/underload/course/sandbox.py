@@ -6,15 +6,15 @@ Two fences, one behind the other.
   and signals to others are refused with a message that says what to do instead. They see Python's own calls only:
   code that goes past them (`ctypes`, an extension module, the hook's own state looked up in memory) goes on.
 - Landlock and seccomp, on Linux where the kernel has them: the kernel itself refuses, whatever the code. The process
-  may read the interpreter, its packages, the system's libraries, /proc and the package `underload`; it may write into
-  its own folder; it starts no program (nothing is executable), opens no connection (a kernel with Landlock 4, or
+  may read the interpreter, its packages, the system's libraries and the package `underload`; it may write into its
+  own folder; it starts no program (nothing is executable), opens no connection (a kernel with Landlock 4, or
   seccomp), sends no signal to others (Landlock 6).
 
 What neither protects against:
 
 - On macOS, and on Linux without Landlock, a student who goes past the audit hooks on purpose reaches whatever the
   user who grades may reach. Grade there what you would also run by hand, or grade in a container or virtual machine.
-- The names, sizes and times of files anywhere (`os.stat`), and the command lines of other processes, can be seen.
+- The names, sizes and times of files anywhere can be seen (`os.stat`).
 - A student's function runs in the same process as the test that calls it, hidden checks included: it could look up
   the stack and read them, or forge the answer. Where and how the test is kept from the cells: see process.py.
 - The disk: single files are limited, their number is not. The processor: other processes slow down.
@@ -77,7 +77,10 @@ _SYSTEM = (
     "/usr/local/lib", "/usr/local/lib64", "/usr/local/share", "/usr/local/cuda",
     "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/os-release",
     "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/mime.types", "/etc/fonts",
-    "/etc/matplotlibrc", "/proc", "/sys/devices/system", "/sys/fs/cgroup", "/dev/urandom", "/dev/random", "/dev/zero",
+    "/etc/matplotlibrc",
+    "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
+    "/proc/filesystems", "/proc/sys", "/sys/devices/system", "/sys/fs/cgroup",
+    "/dev/urandom", "/dev/random", "/dev/zero",
     "/System", "/Library", "/opt/homebrew", "/private/etc/localtime", "/var/db/timezone",
 )  # fmt: skip
 _ENVIRONMENT = ("lib", "lib64", "Lib", "share", "etc", "ssl", "pyvenv.cfg")
@@ -246,7 +249,8 @@ def _landlock(own: str, reading: Sequence[str]) -> None:
     if rules < 0:
         raise OSError(ctypes.get_errno(), "Landlock refuses the rules for this process")
     writing = everything & ~_EXECUTE
-    allowed = [(path, _READ_FILE | _READ_DIR) for path in reading]
+    # Of /proc only what is this process's own: the environment of others may hold secrets.
+    allowed = [(path, _READ_FILE | _READ_DIR) for path in (*reading, f"/proc/{os.getpid()}")]
     allowed += [(path, writing) for path in (own, *_WRITABLE)]
     try:
         for path, rights in allowed:
@@ -345,6 +349,8 @@ def _hook(own: str, reading: Sequence[str]) -> None:
             return None
         real = realpath(fsdecode("." if path is None else path))
         if _within(real, own) or real in _WRITABLE:
+            return None
+        if not writing and _within(real, f"/proc/{getpid()}"):
             return None
         return real if writing or not any(_within(real, home) for home in homes) else None
 

@@ -58,11 +58,14 @@ class Fingerprint:
         self._containers: list[tuple[str, Any, Any]] = []
         for name in EARLY:
             importlib.import_module(name)
-        for name, module in list(sys.modules.items()):
-            if not isinstance(module, ModuleType):
-                continue
+        self.add(list(sys.modules))
+
+    def add(self, names: Iterable[str]) -> None:
+        """Remember these modules as they are now."""
+        for name in names:
+            module = sys.modules.get(name)
             ours = name == "underload" or name.startswith("underload.")
-            if ours or name in SHALLOW:
+            if isinstance(module, ModuleType) and (ours or name in SHALLOW):
                 self.modules[name] = module
                 self._attributes[name] = dict(vars(module))
                 if ours:
