@@ -30,11 +30,13 @@ def add_verify(words: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from underload.course import find_labs
     from underload.course.points import number
-    from underload.course.verify import chosen, verify
+    from underload.course.shelf import read_labs
+    from underload.course.verify import verify
 
     wrong_in = args.wrong
     found = []
-    for path in chosen(args.labs or find_labs(), args.labs_wanted):
+    for name in read_labs(args.labs_wanted, args.labs):
+        path = (args.labs or find_labs()) / f"{name}.ipynb"
         one = verify(path, wrong_in / f"{path.stem}.toml" if wrong_in else None)
         found.append(one)
         if args.json:

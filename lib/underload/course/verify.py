@@ -21,7 +21,6 @@ from underload.course.answers import solved
 from underload.course.assemble import Step, assemble, given_names
 from underload.course.handout import handout
 from underload.course.inspection import faults
-from underload.course.marks import LabError
 from underload.course.outline import Outline, name_of, outline
 from underload.course.points import number
 from underload.course.process import Process
@@ -211,19 +210,3 @@ def _end_to_end(source: NotebookNode, answers: Sequence[Wrong]) -> Iterator[str]
         if part.earned != wanted:
             earned = f"{part.name} earned {part.earned} and should have {number(wanted)}"
             yield f"{one}, graded as a submission: {earned} ({part.said})"
-
-
-def chosen(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The notebooks of a folder of labs, or those of these names.
-
-    Raises:
-        LabError: a name that is no lab of the folder, or a folder without labs.
-    """
-    have = sorted(folder.glob("*.ipynb"))
-    if not have:
-        raise LabError(f"no labs (*.ipynb) in {folder}")
-    wanted = [Path(name).name.removesuffix(".ipynb") for name in names]
-    for name in wanted:
-        if name not in {path.stem for path in have}:
-            raise LabError(f"there is no lab {name!r}; there are: {', '.join(path.stem for path in have)}")
-    return [path for path in have if not wanted or path.stem in wanted]
