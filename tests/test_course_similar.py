@@ -74,9 +74,11 @@ def test_five_who_share_one_answer_are_found_in_a_class_of_thirty() -> None:
     }
 
 
-def test_what_much_of_the_class_writes_alike_is_nobodys_copy() -> None:
-    results = [queue_of(f"s{number}", renamed(QUEUES[0], [("clock", f"c{number}")])) for number in range(40)]
+@pytest.mark.parametrize("count", [6, 40])
+def test_what_much_of_the_class_writes_alike_is_nobodys_copy(count: int) -> None:
+    results = [queue_of(f"s{number}", renamed(QUEUES[0], [("clock", f"c{number}")])) for number in range(count)]
     assert found(results).pairs == ()
+    assert len(found(results[:5]).pairs) == 10
 
 
 def test_a_short_answer_that_can_only_be_written_one_way_is_no_pair() -> None:

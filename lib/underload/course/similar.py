@@ -3,7 +3,7 @@
 Code is compared by its structure: names that the student chose, comments, docstrings, texts and formatting do not
 count; what is left is cut into short overlapping pieces (k-grams of the syntax tree in its written order).
 A piece says little when the lab itself gave it, when the published solution has it (right answers resemble it), or when
-much of the class has it: the first two are left out, and a piece weighs less the more submissions share it.
+much of the class has it: all three are left out.
 So a short answer that can only be written one way is nobody's fault here, and cannot be found out either.
 
 Answers equal to the published solution are listed apart: the solutions are public, and reading them is no copying
@@ -15,7 +15,6 @@ from __future__ import annotations
 import ast
 import builtins
 import hashlib
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,8 +31,11 @@ from underload.course.source import task_of
 
 #: Nodes of the syntax tree in one piece.
 PIECE = 7
-#: A pair is listed from this share of what its two answers have of their own, and this weight of pieces in common.
-SHARE, WEIGHT = 0.7, 14.0
+#: A pair is listed from this share of the larger of its two answers, and this many pieces in common: two slips in the
+#: same places of a right answer are 14, a function of six lines of one's own is about 40.
+SHARE, ENOUGH = 0.7, 18
+#: A piece that more submissions have than this, and more than a twentieth of the class, is how one writes it.
+COMMON = 5
 #: Pieces a whole cell must have to be called equal to the published solution; below, that is how one writes it.
 LONG = 30
 #: An open answer is compared from this many words on.
@@ -46,7 +48,7 @@ _MAGIC = re.compile(r"^\s*[%!?].*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Alike:
-    """One answer cell that two submissions have in common: `share` of the weight of the larger of the two."""
+    """One answer cell that two submissions have in common: `share` of the pieces of the larger of the two."""
 
     cell: str
     task: str
@@ -227,22 +229,21 @@ def _pairs(lab: str, graded: Sequence[Result], outline: Outline, source: Noteboo
 
 
 def _alike(students: Mapping[str, frozenset[int]]) -> Iterator[tuple[str, str, float]]:
-    """Pairs whose pieces are nearly the same, each piece weighed by how rare it is in the class."""
+    """Pairs whose pieces are nearly the same; pieces that are common in the class count nothing."""
     spread: Counter[int] = Counter()
     for found in students.values():
         spread.update(found)
-    several = len(students)
-    rarest = math.log((several + 1) / 2) if several > 1 else 1.0
-    weight = {piece: min(1.0, math.log((several + 1) / count) / rarest) for piece, count in spread.items()}
-    whole = {student: sum(weight[piece] for piece in found) for student, found in students.items()}
-    heavy = sorted(student for student in students if whole[student] >= WEIGHT)
-    for first, second in combinations(heavy, 2):
-        largest = max(whole[first], whole[second])
-        if min(whole[first], whole[second]) < SHARE * largest:
+    common = max(COMMON, len(students) / 20)
+    rare = {
+        student: frozenset(piece for piece in found if spread[piece] <= common) for student, found in students.items()
+    }
+    for first, second in combinations(sorted(student for student in rare if len(rare[student]) >= ENOUGH), 2):
+        most, least = sorted((len(rare[first]), len(rare[second])), reverse=True)
+        if least < SHARE * most:
             continue
-        both = sum(weight[piece] for piece in students[first] & students[second])
-        if both >= WEIGHT and both >= SHARE * largest:
-            yield first, second, both / largest
+        both = len(rare[first] & rare[second])
+        if both >= ENOUGH and both >= SHARE * most:
+            yield first, second, both / most
 
 
 def _tasks_of(outline: Outline, source: NotebookNode | None) -> dict[str, str]:
