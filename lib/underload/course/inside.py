@@ -216,7 +216,7 @@ class Inside:
 
         gc.collect()
         try:  # asked for and never touched: whether there still is room
-            mmap.mmap(-1, self.limits.memory // 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+            mmap.mmap(-1, sandbox.SPARE + self.limits.memory // 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
         except OSError:
             return self.shut
         return False

@@ -60,7 +60,7 @@ class Limits:
 
 
 #: Kept free above the limit on memory, for the answer of a process that has run into it.
-_SPARE = 128 * _MB
+SPARE = 128 * _MB
 
 # Landlock (linux/landlock.h)
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
@@ -201,7 +201,7 @@ def _limit(limits: Limits) -> None:
     lower(resource.RLIMIT_CORE, 0, 0)
     lower(resource.RLIMIT_FSIZE, limits.file_size, limits.file_size)
     if used := data_bytes():
-        lower(resource.RLIMIT_DATA, used + limits.memory, used + limits.memory + _SPARE)
+        lower(resource.RLIMIT_DATA, used + limits.memory, used + limits.memory + SPARE)
 
 
 def _matplotlib_cache() -> str | None:
