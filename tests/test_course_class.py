@@ -144,12 +144,13 @@ def test_the_reports_hold_everybody(graded: Graded) -> None:
     assert "alice" in report and "bob" in report
 
 
-def test_the_whole_class_takes_less_than_a_coffee(graded: Graded) -> None:
-    """CI gives it 90 s; how long it took is printed when it takes longer, on whatever was busy."""
-    print(f"the class of {len(CLASS)} took {graded.seconds:.0f} s")
-    assert max(result.seconds for result in graded.results.values()) < 60
+def test_the_whole_class_takes_less_than_90_s(graded: Graded) -> None:
+    """On two cores of its own; in proportion more where others are at work, and the tests themselves are."""
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert graded.seconds < 90 * busy, f"the class of {len(CLASS)} took {graded.seconds:.0f} s"
 
 
+@pytest.mark.filterwarnings("ignore:Object of type")  # nbgrader's own, of its own database
 def test_nbgrader_gives_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nbgrader's own autograder, on one notebook that earns a part of the points and one that earns all."""
     pytest.importorskip("nbgrader")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from nbformat import NotebookNode
 from queue_lab import edited, queue_lab, solved_by_hand
 
 import underload.course.grade as grading
+from underload.cli import main
 from underload.course import LabError, handout
 from underload.course.attempt import Root, bound, clean
 from underload.course.grade import grade, grade_one
@@ -21,7 +23,7 @@ from underload.course.ledger import library_digest
 from underload.course.personal import personal, seed_for
 from underload.course.results import Result, read_result
 from underload.course.sandbox import Limits
-from underload.course.source import nbgrader
+from underload.course.source import nbgrader, write_notebook
 
 LAB = "queue-lab"
 LIMITS = Limits(cell_seconds=1, check_seconds=1, memory=300 << 20)
@@ -447,6 +449,68 @@ def test_fewer_at_a_time_where_memory_is_short(monkeypatch) -> None:
     for free, workers in ((100 << 30, 8), (6 << 30, 2), (1 << 30, 1), (None, 8)):
         monkeypatch.setattr(grading, "available_memory", lambda free=free: free)
         assert grading.sensible_workers(Limits(memory=2 << 30)) == workers
+
+
+# ---- the command ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place_of_labs(source, tmp_path: Path) -> Path:
+    write_notebook(source, tmp_path / "labs" / f"{LAB}.ipynb")
+    return tmp_path
+
+
+def test_the_command_says_in_a_few_lines_what_came_out(place_of_labs: Path, source, right, capsys) -> None:
+    lay(place_of_labs / "in", ann=right, bob=handout(source))
+    (place_of_labs / "in" / f"cy_{LAB}.ipynb").write_text("no")
+    words = ["course", "grade", str(place_of_labs / "in"), "--out", str(place_of_labs / "out")]
+    words += ["--labs", str(place_of_labs / "labs"), "--cell-seconds", "2", "--memory", "0.3"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert re.search(rf"^{LAB} +3 +1 +3\.0 +8 +0 +1$", out, re.MULTILINE), out
+    assert f"refused: cy, cy_{LAB}.ipynb: it is no JSON (line 1)" in out
+    assert "3 graded now" in out and "1 open answers wait for a person" in out and "report.html" in out
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["reused"] == 3 and found["labs"][0] == {
+        "lab": LAB, "submissions": 3, "graded": 2, "refused": 1, "mean": 3.0, "points": 8.0, "bonus": 1.0,
+        "with_problems": 0, "unmarked": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--workers", "0"], "--workers 0: give a number from 1"),
+        (["--cell-seconds", "-1"], "--cell-seconds -1"),
+        (["--memory", "1e9"], "--memory 1e+09"),
+        (["--memory", "nan"], "--memory nan"),
+        (["--lab", "none"], "there is no lab 'none'"),
+        (["--secret", "no/secret"], "there is no secret at no/secret"),
+        (["--students", "no.csv"], "no roster at no.csv"),
+        (["--marks", "no.json"], "there is no such file"),
+        ([], "no submissions in"),
+    ],
+)
+def test_what_can_be_mended_is_one_line_and_exit_code_2(
+    place_of_labs: Path, capsys, more: list[str], said: str
+) -> None:
+    (place_of_labs / "in").mkdir()
+    words = ["course", "grade", str(place_of_labs / "in"), "--out", str(place_of_labs / "out")]
+    assert main([*words, "--labs", str(place_of_labs / "labs"), *more]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+
+
+def test_an_interrupted_command_says_how_to_go_on(place_of_labs: Path, right, capsys, monkeypatch) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grading, "grade", interrupted)
+    lay(place_of_labs / "in", ann=right)
+    words = ["course", "grade", str(place_of_labs / "in"), "--out", str(place_of_labs / "out")]
+    assert main([*words, "--labs", str(place_of_labs / "labs")]) == 130
+    assert "0 results are kept in" in (err := capsys.readouterr().err) and "the same command again goes on" in err
 
 
 # ---- small parts ------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from nbformat import NotebookNode
 
 from underload.course.assemble import Assembly, Step, assemble, given_names
 from underload.course.marks import LabError
-from underload.course.outline import Part, name_of, role
+from underload.course.outline import Outline, Part, name_of, outline, role
 from underload.course.personal import hidden_seed, seed_of
 from underload.course.points import Check, number
 from underload.course.process import Process
@@ -42,6 +42,7 @@ class Root:
         steps = assemble(source).steps
         first = next((index for index, step in enumerate(steps) if step.role != "given"), len(steps))
         self.steps = steps[:first]
+        self.outline = outline(source)
         self.limits = limits
         self._lock = threading.Lock()
         self._closed = False
@@ -50,6 +51,7 @@ class Root:
     def _start(self) -> Process:
         process = Process.start(limits=self.limits)
         try:
+            load_library(process, self.outline)
             for step in self.steps:
                 ran = process.run(step.source, name=step.name)
                 if ran.error or ran.ended != "done":
@@ -85,6 +87,22 @@ class Root:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def load_library(process: Process, lab: Outline) -> None:
+    """Load what the lab's answers may not use: a test looks it up, and would load it in each fork anew (a second, where
+    it brings torch).
+
+    Raises:
+        LabError: the lab names something that the library does not have.
+    """
+    names = sorted({name for task in lab.tasks for name in task.library})
+    ran = process.run(
+        f"from underload.course.watch import resolve as _load\n[_load(_name) for _name in {names!r}]\ndel _load",
+        name="(library)",
+    )
+    if ran.error:
+        raise LabError(f"the lab {lab.lab}: {ran.error.partition(': ')[2] or ran.error}")
 
 
 @dataclass
