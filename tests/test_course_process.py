@@ -8,6 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,16 @@ def test_a_cell_runs_as_in_a_notebook(student: Process) -> None:
     assert run(student, "await task").output == "7\n"
 
 
+@pytest.mark.parametrize(
+    "code", ["x = '\0'", "x = '\ud800'", "-" * 100_000 + "1", "(" * 1000, "x" * 1000 + "?", "%nothing"]
+)
+def test_a_source_that_is_no_python_costs_itself_only(root: Process, code: str) -> None:
+    with root.fork() as process:
+        ran = process.run(code, name="x", seconds=10)
+        assert ran.error or "not found" in ran.output
+        assert ran.ended == "died" or run(process, "limit").output == "3\n"
+
+
 def test_cells_of_one_name_are_told_apart(student: Process) -> None:
     student.run("def f(x):\n    return 1 / x", name="own")
     student.run("y = 0", name="own")
@@ -101,7 +112,6 @@ def test_an_error_is_told_in_a_line_and_with_the_lines_it_came_through(student: 
     assert run(student, "def f(n): return f(n + 1)\nf(0)").error.startswith("RecursionError")
     assert run(student, "class E(Exception):\n    def __str__(self): raise ValueError\nraise E").error == "E"
     assert run(student, "sys.exit('bye')").error == "SystemExit: bye"
-    assert run(student, "y").output == "1\n"
 
 
 @pytest.mark.parametrize(
@@ -298,6 +308,16 @@ def test_forks_have_folders_of_their_own(root: Process, tmp_path: Path) -> None:
         folder = made.folder
     assert not folder.exists()
     assert (tmp_path / "ada" / "note.txt").exists()
+
+
+def test_many_may_be_forked_and_used_at_once(root: Process) -> None:
+    def one(number: int) -> tuple[str, float]:
+        with root.fork() as process:
+            run(process, f"def f(x): return x + {number}")
+            return run(process, "f(0)").output, check(process).points
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(12))) == [(f"{n}\n", float(n == 1) + 2 * (n == 2)) for n in range(12)]
 
 
 def test_random_numbers_go_on_in_a_fork_where_they_were(root: Process) -> None:

@@ -284,12 +284,9 @@ RESTORED = ("underload.labs.latency_budget.check_calls", "underload.metrics.perc
 
 @needs_processes
 def test_a_given_cell_in_the_student_s_process_counts_as_given(student: Process) -> None:
-    assert (
-        student.run(
-            "def helper(): return metrics.percentile([1, 2, 3], 50)\nscale = 2", name="given-2", given=True
-        ).error
-        == ""
-    )
+    code = "def helper(): return metrics.percentile([1, 2, 3], 50)\nscale, large = 2, 10**9"
+    assert student.run(code, name="given-2", given=True).error == ""
+    assert student.run("large = int('1000000000')", name="equal").error == ""
     assert student.run("scale = 5\ndef f(): return scale", name="own").error == ""
     assert student.run("metrics.percentile = lambda *a: 9\nlab.check_calls = None", name="own-2").error == ""
     test = """
@@ -298,7 +295,7 @@ with points.check(1, "both"):
     assert helper() == 2 and scale == 2 and f() == 5
 points.earned()
 """
-    tested = student.test(test, name="c", library=LIBRARY, given=[*GIVEN, "helper", "scale"])
+    tested = student.test(test, name="c", library=LIBRARY, given=[*GIVEN, "helper", "scale", "large"])
     assert (tested.points, tested.used, tested.restored) == (1, "", (*RESTORED, "scale")), tested
 
 

@@ -35,6 +35,7 @@ _SAID = 4000  # characters of a message or of what a check printed
 _TRACEBACK = 20_000
 _GRACE = 0.5  # seconds that threads get to end before a fork, which would lose them
 _HERE = os.path.dirname(__file__) + os.sep
+_PLAIN = (int, float, str, bytes, bool)  # bound again to an equal one, a name is what it was
 _TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
@@ -437,8 +438,9 @@ class Test:
         space = dict(process.shell.user_ns)
         restored = []
         for name in sorted(given & process.given.keys()):
-            if space.get(name, self) is not process.given[name]:
-                space[name] = process.given[name]
+            present, former = space.get(name, self), process.given[name]
+            if present is not former and not (type(present) is type(former) in _PLAIN and present == former):
+                space[name] = former
                 restored.append(name)
         shadowing = [name for name in space if hasattr(builtins, name) and name not in given]
         for name in shadowing:

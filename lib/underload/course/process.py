@@ -56,6 +56,7 @@ _KILL_AFTER = 2.0  # seconds after the interrupt
 _START = 120.0  # seconds a process may take to come up (a cold disk)
 _FORK = 30.0
 _POLL = 0.05
+_ROUNDS = 20
 _CHILDREN = 32  # processes that a cell may have started
 #: Of the grader's environment a process gets these and no others: a student's code may print them all.
 _ENVIRONMENT = {
@@ -497,20 +498,33 @@ class _Watched:
                 os.kill(self.pid, number)
 
     def kill(self, patience: float = 10.0) -> None:
-        """Kill it and its descendants, and wait until it is gone."""
+        """Kill it and its descendants, and wait until they are gone."""
         if self._gone:
             return
-        below = [_Watched(pid) for pid in _descendants(self.pid)]
-        if self.alive:  # its pid is its own, and its group's
-            self.signal(signal.SIGSTOP)
-            below += [_Watched(pid) for pid in _descendants(self.pid)]
+        self.signal(signal.SIGSTOP)
+        below: dict[int, _Watched] = {}
+        for _ in range(_ROUNDS):  # they may start others until all of them stand still
+            found = [pid for pid in _descendants(self.pid) if pid not in below]
+            if not found:
+                break
+            for pid in found:
+                below[pid] = _Watched(pid)
+                below[pid].signal(signal.SIGSTOP)
+        if self.alive:  # its number still is its own, and its group's
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
         self.signal(signal.SIGKILL)
-        for one in below:
+        for one in below.values():
             one.signal(signal.SIGKILL)
-            one.close()
         end = time.monotonic() + patience
+        for one in (self, *below.values()):
+            one.wait(end)
+        for one in below.values():
+            one.close()
+        self._gone = True
+
+    def wait(self, end: float) -> None:
+        """Until it is gone, or the clock (`time.monotonic`) says `end`."""
         while self.alive and time.monotonic() < end:
             if self.handle is not None:
                 poll = select.poll()
@@ -518,7 +532,6 @@ class _Watched:
                 poll.poll(100)
             else:
                 time.sleep(0.005)
-        self._gone = True
 
     def close(self) -> None:
         self._gone = True
