@@ -96,6 +96,16 @@ def test_a_hand_out_has_stubs_no_hidden_tests_no_outputs_and_no_widget_state() -
     assert by_id(made, "t1-check").metadata.nbgrader == by_id(source, "t1-check").metadata.nbgrader
 
 
+def test_run_all_goes_on_past_an_answer_that_is_not_written_yet() -> None:
+    source = sample_lab()
+    source.cells[1].metadata.tags.append("show")
+    made = handout(source)
+    assert "raises-exception" in by_id(made, "setup").metadata.tags
+    assert "raises-exception" in by_id(made, "t2").metadata.tags
+    assert "raises-exception" not in by_id(made, "t1-check").metadata.tags
+    assert all("raises-exception" not in cell.metadata.get("tags", []) for cell in source.cells)
+
+
 def test_a_hand_out_contains_nothing_that_only_the_solution_knows() -> None:
     text = json.dumps(handout(sample_lab()))
     for word in ("secret_factor", "2_469_134", "42.195", "17.5", "waiting is work", "BEGIN SOLUTION"):

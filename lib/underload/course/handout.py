@@ -10,6 +10,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from underload.course.marks import LabError, regions, strip
+from underload.course.outline import role
 from underload.course.source import is_solution, tags, task_of, where
 
 MARKDOWN_STUB = "*Your answer here.*"
@@ -43,6 +44,9 @@ def handout(source: NotebookNode) -> NotebookNode:
             cell.outputs = []
             cell.execution_count = None
             cell.metadata.pop("execution", None)
+            if role(cell) in ("answer", "show"):
+                # Run All stops at a cell that fails, and these do until an answer is written: the tag lets it go on.
+                cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
     made.metadata.pop("widgets", None)
     made.metadata.setdefault("underload", NotebookNode())["handout"] = digest(made)
     nbformat.validate(made)
