@@ -416,6 +416,18 @@ def test_a_closed_process_says_so(root: Process) -> None:
         run(process, "1")
 
 
+def test_closing_ends_a_cell_that_another_thread_waits_for(root: Process) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for waiting in (run, check):
+            process = root.fork()
+            run(process, "def f(x): time.sleep(100)")
+            process.limits = Limits()
+            told = pool.submit(waiting, process, "time.sleep(100)\nPoints(1).earned()")
+            time.sleep(0.3)
+            process.close()
+            assert told.result(timeout=20).ended == "died"
+
+
 def test_closing_a_process_closes_its_forks(root: Process) -> None:
     with root.fork(shut_in=False) as first:
         below = first.fork()

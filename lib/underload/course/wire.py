@@ -94,7 +94,7 @@ class Line:
     def wait(self, seconds: float, also: int | None = None) -> None:
         """Until something came, `also` (a file descriptor) is readable, or the time is over."""
         poll = select.poll()
-        if not self._closed:
+        if not self._closed and self._own.fileno() >= 0:  # another thread may have closed it
             poll.register(self._own, select.POLLIN)
         if also is not None:
             poll.register(also, select.POLLIN)
