@@ -469,7 +469,7 @@ def test_the_command_says_in_a_few_lines_what_came_out(place_of_labs: Path, sour
     out = capsys.readouterr().out
     assert re.search(rf"^{LAB} +3 +1 +3\.0 +8 +0 +1$", out, re.MULTILINE), out
     assert f"refused: cy, cy_{LAB}.ipynb: it is no JSON (line 1)" in out
-    assert "3 graded now" in out and "1 open answers wait for a person" in out and "report.html" in out
+    assert "3 results made now" in out and "1 open answers wait for a person" in out and "report.html" in out
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["reused"] == 3 and found["labs"][0] == {

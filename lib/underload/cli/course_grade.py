@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from underload.course.grade import Grading
 
 _EXAMPLES = """\
-SUBMISSIONS is whatever you downloaded: a folder a student, nbgrader's submitted/, files named STUDENT_LAB.ipynb, a
-download of Canvas or Moodle, zip archives of these, or one archive of them all.
+SUBMISSIONS is whatever you downloaded: a folder a student, nbgrader's submitted/, files named
+STUDENT_LAB.ipynb, a download of Canvas or Moodle, zip archives of these, or one archive of them all.
 
   underload course grade submissions/ --out graded
   underload course grade submissions/ --out graded --lab latency-budget --students class.csv --secret secret.txt
@@ -30,9 +30,10 @@ def add_grade(words: Any) -> None:
         "grade",
         help="points, feedback and a report for everything that came back",
         description=(
-            "Grades every notebook in SUBMISSIONS, each in a process of its own with limits on time, memory and files, "
-            "and writes to DIR: report.html, marks.csv and marks.json, a page of feedback a student, and a page to "
-            "mark open answers in. What cannot be graded is named there with its reason and stops nothing else."
+            "Grades every notebook in SUBMISSIONS, each in a process of its own with limits on time, memory\n"
+            "and files, and writes to DIR: report.html, marks.csv and marks.json, a page of feedback a student,\n"
+            "and a page to mark open answers in. What cannot be graded is named there with its reason, and stops\n"
+            "nothing else."
         ),
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -170,7 +171,7 @@ def _print(done: Grading, out: Path) -> None:
         print(f"  and {len(refused) - 10} more; all are in the report")
     fresh = len(done.results) - done.reused
     again = f", {done.reused} as graded before" if done.reused else ""
-    print(f"{fresh} graded now with {done.workers} at a time, in {done.seconds:.0f} s{again}")
+    print(f"{fresh} results made now with {done.workers} at a time, in {done.seconds:.0f} s{again}")
     unmarked = sum(one["unmarked"] for one in found["labs"])
     if unmarked:
         print(
