@@ -236,9 +236,8 @@ class Runner:
     def _test(self, process: Process, step: Step, index: int) -> bool:
         part = self.assembly.outline.part(step.name)
         if self.seed is not None and process.alive:
-            process.run(
-                f"SEED = {self.seed}", name="SEED"
-            )  # the lab's tests rely on it, whatever the student made of it
+            # the lab's tests rely on it, whatever the student made of it
+            process.run(f"SEED = {self.seed}", name="SEED", given=True)
         if not process.alive:
             return self._died_since()
         tested = process.test(

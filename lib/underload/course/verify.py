@@ -19,6 +19,7 @@ from nbformat import NotebookNode
 
 from underload.course.answers import solved
 from underload.course.assemble import Step, assemble, given_names
+from underload.course.attempt import load_library
 from underload.course.handout import handout
 from underload.course.inspection import faults
 from underload.course.outline import Outline, name_of, outline
@@ -113,6 +114,7 @@ def _run_all(
     steps = assemble(source).steps
     full = {part.name: part.points for part in lab.parts if not part.manual}
     with Process.start() as root, ThreadPoolExecutor(workers) as pool:
+        load_library(root, lab)
         begins = next(index for index, step in enumerate(steps) if step.role == "answer")
         for step in steps[:begins]:
             error = root.run(step.source, name=step.name).error
@@ -170,7 +172,7 @@ def _go(process: Process, steps: Sequence[Step], lab: Outline, names: frozenset[
             )
             earned[step.name] = tested.points, tested.used or tested.error or _failed(tested.checks)
         else:
-            process.run(step.source, name=step.name)
+            process.run(step.source, name=step.name, given=step.role == "given")
     return earned
 
 
