@@ -18,7 +18,7 @@ from underload import __version__
 from underload.request import UnderloadError
 
 # Modules of this package, in the order `underload --help` lists them.
-COMMANDS = ("model", "generate", "bench", "labs", "course")
+COMMANDS = ("model", "generate", "bench", "queue", "labs", "course")
 
 DESCRIPTION = """\
 Under Load: a real batched decoder, and the measurements around it.
@@ -30,6 +30,8 @@ Where to start:
   underload generate "Once upon a time"
                                     text, as it is written, and what it cost
   underload bench decode            what a step takes here, alone and in company
+  underload queue mmc --arrival-rate 8 --service-rate 1 --servers 10
+                                    what a queue must be like: waits and percentiles by formula
 """
 
 EPILOG = """\
