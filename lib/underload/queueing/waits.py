@@ -1,6 +1,6 @@
 """How a time is distributed: P(T > t), and the t that a given share exceeds.
 
-Each law works on the tail P(T > t), not on P(T <= t): at p99.9 and beyond the tail keeps its digits.
+Each law works on the tail P(T > t), not on P(T <= t), which has no digits left where it is close to 1.
 """
 
 from __future__ import annotations
