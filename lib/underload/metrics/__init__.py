@@ -3,15 +3,28 @@
     latency      one request: queue time, TTFT, ITL, TPOT, E2E, chunk gaps, longest stall
     stages       the latency budget: E2E as a sum of named parts
     percentiles  percentiles with distribution-free intervals; how many values a p99 needs
+    samples      that in a table: requests needed, and how sharp a percentile is after so many
+    means        means with an interval: batch means of one run, replications, paired differences
+    correlation  how many independent values a correlated series is worth
+    warmup       the start of a run: cut it, and where
     throughput   tokens and requests a second in a window
     slo          objectives, goodput, attainment
     rates        bytes/s and FLOP/s of steps against ceilings
     summary      all of it in one table
+    dialects     the same log in the words of vLLM, SGLang, guidellm, aiperf and llmperf
+
+Which interval: of a percentile, `percentile_interval`, which takes the values for independent; where they are not
+(the requests of one busy queue) tell it what they are worth, `effective_samples(values, q)`, or use several runs,
+`percentile_over_replications`. Of a mean, `batch_means` for one long run and `mean_interval` for one figure a run. Of
+the difference between two policies, `paired_difference` over runs on the same seeds. Cut the warm-up before any of
+them. A percentile q is in per cent (99), a confidence a share (0.95).
 
 Identities that hold for every timeline: E2E = TTFT + the sum of its ITL; TTFT = queue time + time to first token once
 scheduled; the stages add up to E2E.
 """
 
+from underload.metrics import dialects
+from underload.metrics.correlation import effective_samples
 from underload.metrics.latency import (
     check,
     chunk_gaps,
@@ -24,6 +37,13 @@ from underload.metrics.latency import (
     tpot,
     ttft,
 )
+from underload.metrics.means import (
+    MeanInterval,
+    batch_means,
+    mean_interval,
+    paired_difference,
+    percentile_over_replications,
+)
 from underload.metrics.percentiles import (
     Interval,
     mean,
@@ -33,37 +53,50 @@ from underload.metrics.percentiles import (
     samples_needed,
 )
 from underload.metrics.rates import StepRates, step_rates
+from underload.metrics.samples import SamplesTable, samples_table
 from underload.metrics.slo import Slo, attainment, goodput
 from underload.metrics.stages import STAGES, mean_stages, stages
 from underload.metrics.summary import Summary, summary
 from underload.metrics.throughput import request_throughput, span, throughput
+from underload.metrics.warmup import cut_warmup, suggest_warmup
 
 __all__ = [
     "STAGES",
     "Interval",
+    "MeanInterval",
+    "SamplesTable",
     "Slo",
     "StepRates",
     "Summary",
     "attainment",
+    "batch_means",
     "check",
     "chunk_gaps",
     "chunks",
+    "cut_warmup",
+    "dialects",
     "e2e",
+    "effective_samples",
     "goodput",
     "itl",
     "longest_stall",
     "mean",
+    "mean_interval",
     "mean_stages",
+    "paired_difference",
     "percentile",
     "percentile_interval",
+    "percentile_over_replications",
     "percentile_upper_limit",
     "queue_time",
     "request_throughput",
     "samples_needed",
+    "samples_table",
     "span",
     "stages",
     "step_rates",
     "succeeded",
+    "suggest_warmup",
     "summary",
     "throughput",
     "tpot",

@@ -15,7 +15,10 @@ def present(values: Iterable[float | None]) -> list[float]:
     Raises:
         UnderloadError: one is NaN, which is neither a value nor a missing one.
     """
-    known = [float(value) for value in values if value is not None]
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiu":
+        known = values.ravel().astype(float).tolist()  # a simulation's million values, at once
+    else:
+        known = [float(value) for value in values if value is not None]
     if any(map(math.isnan, known)):
         raise UnderloadError("a value is NaN; leave it out as None if it is missing, or mend what computed it")
     return known
@@ -57,26 +60,34 @@ class Interval:
     confidence: float  # what was asked for; what is reached is at least that
 
 
-def percentile_interval(values: Iterable[float | None], q: float, confidence: float = 0.95) -> Interval | None:
+def percentile_interval(
+    values: Iterable[float | None], q: float, confidence: float = 0.95, *, effective: float | None = None
+) -> Interval | None:
     """A two-sided interval for the true q-th percentile, whatever the distribution.
 
     The number of n independent values below the percentile is binomial(n, q/100); the interval lies between the two
     order statistics that leave at most (1 - confidence)/2 on each side (David and Nagaraja, "Order Statistics", 3rd
     ed., section 7.1). None where n is too small for it: `samples_needed` says how many it takes (p99: 368).
-    Values that depend on each other (neighbours in one queue) carry less than their number: read the interval as a
-    lower limit on the uncertainty.
+    Values that depend on each other (neighbours in one queue) carry less than their number: say how many independent
+    ones they are worth as `effective` (`effective_samples(values, q)`), or read the interval as a lower limit on the
+    uncertainty. With `effective` the ends lie at the same shares of the sample as those of so many independent values.
 
     Raises:
-        UnderloadError: q not between 0 and 100, or confidence not between 0 and 1.
+        UnderloadError: q not between 0 and 100, confidence not between 0 and 1, or effective below 0 or above n.
     """
     known = sorted(present(values))
-    tail = (1 - _check_confidence(confidence)) / 2
-    below = _binomial_cdf(len(known), _check_q(q))
-    # low: the largest rank r with P(K <= r - 1) <= tail; high: the smallest with P(K <= r - 1) >= 1 - tail.
-    low = int(np.searchsorted(below, tail * (1 + 1e-12), side="right"))
-    high = int(np.searchsorted(below, (1 - tail) * (1 - 1e-15), side="left")) + 1
-    if low < 1 or high > len(known):
+    n = len(known)
+    if effective is not None and not 0 <= effective <= n:
+        raise UnderloadError(
+            f"{n} values cannot be worth {effective} independent ones; give what effective_samples finds in them"
+        )
+    worth = n if effective is None else math.floor(effective)
+    ranks = _ranks(worth, q, confidence)
+    if ranks is None:
         return None
+    # In whole numbers: for worth = n these are the ranks themselves. Rounded outwards, never beyond the sample.
+    low = max(ranks[0] * (n + 1) // (worth + 1), 1)
+    high = min(-(-ranks[1] * (n + 1) // (worth + 1)), n)
     return Interval(known[low - 1], known[high - 1], (low, high), confidence)
 
 
@@ -109,6 +120,16 @@ def samples_needed(q: float, confidence: float = 0.95, *, two_sided: bool = True
         miss, share = miss / 2, max(share, 1 - share)
     # A hair is taken off, so that an exact power is not pushed up by rounding.
     return max(1, math.ceil(math.log(miss) / math.log(share) - 1e-12))
+
+
+def _ranks(n: int, q: float, confidence: float) -> tuple[int, int] | None:
+    """Between which two of n independent values (1 is the smallest) the percentile lies; None where n is too small."""
+    tail = (1 - _check_confidence(confidence)) / 2
+    below = _binomial_cdf(n, _check_q(q))
+    # low: the largest rank r with P(K <= r - 1) <= tail; high: the smallest with P(K <= r - 1) >= 1 - tail.
+    low = int(np.searchsorted(below, tail * (1 + 1e-12), side="right"))
+    high = int(np.searchsorted(below, (1 - tail) * (1 - 1e-15), side="left")) + 1
+    return (low, high) if low >= 1 and high <= n else None
 
 
 def _check_q(q: float, closed: bool = False) -> float:
