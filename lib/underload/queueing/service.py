@@ -10,7 +10,7 @@
     Empirical         the values you measured, each as likely as the other
 
 A frozen distribution of `scipy.stats` that is continuous and not negative does as well. All times in s. `tail`, `isf`
-and `excess` take a number or an array.
+and `excess` take a number or an array; `draw` makes samples.
 """
 
 from __future__ import annotations
@@ -69,6 +69,10 @@ class Service(ABC):
         """
         return float(self.isf(arguments.level(q)))
 
+    def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        """n independent times in s. The first k of them do not depend on n, and so not on how long a run is."""
+        return np.asarray(self.isf(1 - rng.random(n)), dtype=np.float64)
+
     def lst(self, s: float) -> float:
         """E[exp(-s S)] for s >= 0 in 1/s, the Laplace–Stieltjes transform."""
         # 1 - s ∫ exp(-st) P(S > t) dt, where the exponential cuts the tail off.
@@ -120,6 +124,9 @@ class Deterministic(Service):
 
     def excess(self, t: Real) -> Any:
         return np.maximum(self.value - np.asarray(t), 0.0)
+
+    def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return np.full(n, float(self.value))
 
     def lst(self, s: float) -> float:
         return math.exp(-s * self.value)
@@ -182,6 +189,11 @@ class Hyperexponential(Moments):
     def excess(self, t: Real) -> Any:
         return sum(p * m * np.exp(-np.asarray(t) / m) for p, m in zip(self.shares, self.means))
 
+    def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        which, how_long = rng.random((n, 2)).T  # a row each, so that the first draws do not depend on n
+        edges = np.cumsum(self.shares)[:-1]
+        return -np.asarray(self.means)[np.searchsorted(edges, which, side="right")] * np.log1p(-how_long)
+
     def lst(self, s: float) -> float:
         return math.fsum(p / (1 + s * m) for p, m in zip(self.shares, self.means))
 
@@ -215,6 +227,9 @@ class Exponential(Service):
 
     def excess(self, t: Real) -> Any:
         return self.mean * np.exp(-np.asarray(t) / self.mean)
+
+    def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return self.mean * rng.standard_exponential(n)
 
     def lst(self, s: float) -> float:
         return 1 / (1 + s * self.mean)
@@ -258,6 +273,9 @@ class Erlang(Service):
 
         x = np.asarray(t) * (self.phases / self.mean)
         return self.mean * gammaincc(self.phases + 1, x) - t * gammaincc(self.phases, x)
+
+    def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return (self.mean / self.phases) * rng.standard_gamma(self.phases, n)
 
     def lst(self, s: float) -> float:
         return math.exp(-self.phases * math.log1p(s * self.mean / self.phases))
@@ -309,6 +327,9 @@ class Lognormal(Service):
         with np.errstate(divide="ignore"):
             z = np.log(np.maximum(t, 0.0) / self.median) / self.sigma
         return self.mean * ndtr(self.sigma - z) - t * ndtr(-z)
+
+    def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return self.median * np.exp(self.sigma * rng.standard_normal(n))
 
 
 @dataclass(frozen=True)
@@ -460,6 +481,9 @@ class Empirical(Moments):
         first = np.searchsorted(self._values, t, side="right")
         return (self._after[first] - np.asarray(t) * (self._values.size - first)) / self._values.size
 
+    def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return self._values[rng.integers(self._values.size, size=n)]
+
     def lst(self, s: float) -> float:
         return float(np.exp(-s * self._values).mean())
 
@@ -487,6 +511,9 @@ class Frozen(Moments):
 
     def isf(self, share: Real) -> Any:
         return self.law.isf(share)
+
+    def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+        return np.asarray(self.law.rvs(size=n, random_state=rng), dtype=np.float64)
 
     def excess(self, t: Real) -> Any:
         # The area under the tail is built up from one t to the next, so a grid costs one pass.
