@@ -1,8 +1,98 @@
-"""Load: when requests come, how long they are, what they share, and who sends them.
+"""Load: when requests come, how long they are, what they share, who sends them, and how to send them.
 
     streams   Streams: independent random streams by name
+    arrivals  processes: Poisson, Gamma, Weibull, Deterministic, OnOff, PiecewiseConstant, Diurnal, Windowed, Replay
+    lengths   prompt and answer: FixedTokens … LognormalTokens, Lengths (correlated, limited), EmpiricalPairs
+    prompts   what prompts share: SharedPrefix, Conversations; PromptIds, block_keys, shared_blocks
+    mix       Workload, Tenants, Mix: `plan(seed, horizon=…)` gives a list of Planned requests
+    drive     open_loop, closed_loop (and async): send a plan by any clock, get a Log; OneServer
+    traces    public traces, read and replayed; synthetic stand-ins where there are none
+    describe  what a trace is like: rate, CV, index of dispersion, lengths, sharing; is it Poisson?
+
+What to rely on:
+
+- A plan is a function of the seed and the workload. Arrivals, lengths, prompts and think times have streams of their
+  own, so that changing one leaves the others; tenants too. A longer horizon keeps the earlier requests.
+- Times are in s, rates in 1/s, lengths in tokens. Arrivals lie in [0, horizon). Nothing is rescaled to hit a number.
+- Drivers keep an absolute schedule, and both latencies: from the schedule and from the send.
+- A failed request is an entry in the log like any other.
+
+No torch; SciPy inside the functions that need it.
 """
 
+from underload.workload.arrivals import Arrivals
+from underload.workload.drive import OneServer, closed_loop, closed_loop_async, open_loop, open_loop_async
+from underload.workload.lengths import (
+    EmpiricalPairs,
+    EmpiricalTokens,
+    FixedTokens,
+    GeometricTokens,
+    Lengths,
+    LognormalTokens,
+    Tokens,
+    UniformTokens,
+)
+from underload.workload.log import Log, Sent
+from underload.workload.mix import Load, Mix, Share, Tenants, Workload
+from underload.workload.planned import Planned, Segment
+from underload.workload.prompts import (
+    Conversations,
+    PromptIds,
+    Prompts,
+    SharedPrefix,
+    Sharing,
+    Unshared,
+    block_keys,
+    shared_blocks,
+)
+from underload.workload.renewal import Deterministic, Gamma, Poisson, Renewal, Weibull
+from underload.workload.replay import Replay, Windowed
+from underload.workload.runners import Events
 from underload.workload.streams import Streams
+from underload.workload.varying import Diurnal, OnOff, PiecewiseConstant
 
-__all__ = ["Streams"]
+__all__ = [
+    "Arrivals",
+    "Conversations",
+    "Deterministic",
+    "Diurnal",
+    "EmpiricalPairs",
+    "EmpiricalTokens",
+    "Events",
+    "FixedTokens",
+    "Gamma",
+    "GeometricTokens",
+    "Lengths",
+    "Load",
+    "Log",
+    "LognormalTokens",
+    "Mix",
+    "OnOff",
+    "OneServer",
+    "PiecewiseConstant",
+    "Planned",
+    "Poisson",
+    "PromptIds",
+    "Prompts",
+    "Renewal",
+    "Replay",
+    "Segment",
+    "Sent",
+    "Share",
+    "SharedPrefix",
+    "Sharing",
+    "Streams",
+    "Tenants",
+    "Tokens",
+    "UniformTokens",
+    "Unshared",
+    "Weibull",
+    "Windowed",
+    "Workload",
+    "block_keys",
+    "closed_loop",
+    "closed_loop_async",
+    "open_loop",
+    "open_loop_async",
+    "shared_blocks",
+]

@@ -1,0 +1,112 @@
+"""What a client means to send: one record a request, before anything has happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from underload.request import SamplingParams, UnderloadError
+
+
+class Segment(NamedTuple):
+    """A run of tokens in a prompt. Equal identities mean equal tokens, so leading segments in common can be reused."""
+
+    identity: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One request as planned.
+
+        arrival        s from the start of the run: when the client means to send it
+        prompt_tokens  the whole prompt, what it shares with others included
+        output_tokens  how many the answer will have; an engine learns it by generating
+        tenant         who sends it
+        session, turn  the conversation it belongs to, and which of its turns it is, from 0
+        think          s between the answer before and this turn. With it, a driver sends this turn that long after that
+                       answer and `arrival` is only a guess; without, it is sent at `arrival` come what may
+        segments       what the prompt is made of, in order; empty when nothing is known to be shared
+        sampling       wishes other than the length
+
+    Raises:
+        UnderloadError: a prompt or an answer without a token, an arrival before 0, or segments that are not the prompt.
+    """
+
+    arrival: float
+    prompt_tokens: int
+    output_tokens: int
+    index: int = 0
+    tenant: str = ""
+    session: str | None = None
+    turn: int = 0
+    think: float | None = None
+    segments: tuple[Segment, ...] = ()
+    sampling: SamplingParams | None = None
+
+    def __post_init__(self) -> None:
+        if self.prompt_tokens < 1 or self.output_tokens < 1:
+            raise UnderloadError(
+                f"request {self.index} has {self.prompt_tokens} prompt and {self.output_tokens} output tokens; "
+                "both must be at least 1: leave such a request out"
+            )
+        if not 0 <= self.arrival < float("inf"):
+            raise UnderloadError(f"request {self.index} arrives at {self.arrival} s; count from the start of the run")
+        if self.segments and sum(segment.tokens for segment in self.segments) != self.prompt_tokens:
+            raise UnderloadError(
+                f"the segments of request {self.index} have {sum(s.tokens for s in self.segments)} tokens, its prompt "
+                f"has {self.prompt_tokens}; make them the same"
+            )
+
+    @property
+    def params(self) -> SamplingParams:
+        """For an engine: exactly `output_tokens` tokens, whatever the model says, and the other wishes as given.
+
+        A seed in them is the first request's; request i gets seed + i.
+        """
+        base = self.sampling or SamplingParams()
+        seed = None if base.seed is None else base.seed + self.index
+        return replace(base, max_tokens=self.output_tokens, min_tokens=0, ignore_eos=True, seed=seed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for a line of JSON; what has its default is left out, and so are the sampling wishes."""
+        row: dict[str, Any] = {
+            "arrival": self.arrival,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+        }
+        if self.tenant:
+            row["tenant"] = self.tenant
+        if self.session is not None:
+            row |= {"session": self.session, "turn": self.turn}
+        if self.think is not None:
+            row["think"] = self.think
+        if self.segments:
+            row["segments"] = [list(segment) for segment in self.segments]
+        return row
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], index: int) -> Planned:
+        """The request of a line that `as_dict` wrote.
+
+        Raises:
+            UnderloadError: a value of the wrong kind; KeyError, TypeError and ValueError for what is no such line.
+        """
+        return cls(
+            arrival=float(row["arrival"]),
+            prompt_tokens=int(row["prompt_tokens"]),
+            output_tokens=int(row["output_tokens"]),
+            index=index,
+            tenant=str(row.get("tenant", "")),
+            session=None if row.get("session") is None else str(row["session"]),
+            turn=int(row.get("turn", 0)),
+            think=None if row.get("think") is None else float(row["think"]),
+            segments=tuple(Segment(str(name), int(tokens)) for name, tokens in row.get("segments", ())),
+        )
+
+
+def numbered(planned: Iterable[Planned]) -> list[Planned]:
+    """In order of arrival, equal ones as they stood, and numbered from 0."""
+    ordered = sorted(planned, key=lambda request: request.arrival)
+    return [replace(request, index=index) for index, request in enumerate(ordered)]
