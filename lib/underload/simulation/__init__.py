@@ -1,0 +1,61 @@
+"""Simulation on a virtual clock: the same questions as the formulas, where there is no formula.
+
+    events        EventQueue: what happens when; ties in a stated order
+    visit         Visit: one customer's stay at one station
+    line          who is next: fcfs, lifo, sjf, priority
+    station       station: servers behind a line, or one that all share (ps); chained into networks
+    fast          fcfs: first come, first served without events, millions of customers a second
+    simulate      simulate: one station, one load, one call
+    run           Run: what happened to every customer, in the words of `queueing.Measures`
+    little        Little's law on a window, ends and all
+    replications  replicate, compare: independent runs; alternatives on the same random numbers
+
+Two ways in. `simulate(arrivals=Poisson(0.9), service=Exponential(1), horizon=100_000)` is one station from end to end.
+An `EventQueue` with stations on it is everything else: networks, routing, copies that cancel each other.
+
+What to rely on:
+
+- Times are in s. At one instant a finish comes before an arrival, and equal events run in the order in which they were
+  scheduled, whatever else is scheduled or cancelled.
+- Arrivals in [0, horizon) count. arrived = finished + inside + refused at the horizon, and who would finish at that
+  very instant is inside. Those inside are then served to the end, so that no wait is cut off; nobody comes after.
+- Warm-up is cut by arrival time.
+- A customer brings its own work, drawn in order of arrival from a stream of its own: two policies with one seed meet
+  the same customers with the same work.
+- No server is idle while somebody waits, and a service that has begun is not interrupted (under "ps" all are served).
+- Both paths of `simulate` give the same numbers to the last bit, where both can run.
+- Little's law is checked on every run, to rounding.
+- One run's customers depend on each other: an interval comes from `replicate`, or from `metrics.batch_means`.
+"""
+
+from underload.simulation.events import Event, EventQueue
+from underload.simulation.fast import fcfs
+from underload.simulation.line import DISCIPLINES
+from underload.simulation.little import Little, little, number_inside
+from underload.simulation.replications import Comparison, Replications, compare, replicate
+from underload.simulation.run import Run
+from underload.simulation.simulate import simulate
+from underload.simulation.station import ServerStation, SharedStation, Station, station
+from underload.simulation.visit import Visit, VisitState
+
+__all__ = [
+    "DISCIPLINES",
+    "Comparison",
+    "Event",
+    "EventQueue",
+    "Little",
+    "Replications",
+    "Run",
+    "ServerStation",
+    "SharedStation",
+    "Station",
+    "Visit",
+    "VisitState",
+    "compare",
+    "fcfs",
+    "little",
+    "number_inside",
+    "replicate",
+    "simulate",
+    "station",
+]
