@@ -241,6 +241,16 @@ def test_a_comparison_as_text_and_as_data():
     assert got.spread("ITL", 90) == pytest.approx(1.4 / 3 / 0.3)
 
 
+def test_all_rows_of_a_quantity_are_in_one_unit():
+    # The second request waits so long that milliseconds would not be read.
+    log = [stream([1], [0.5]), stream([1, 1], [123.456, 123.5])]
+    rows = [line for line in str(dialects.compare(log, tools=("vLLM", "aiperf"))).splitlines() if "  vLLM" in line]
+    assert "61.98 s" in rows[0] and "122.2 s" in rows[0]  # TTFT
+    assert "44 ms" in rows[1] and "44 ms" in rows[2]  # TPOT, ITL
+    busy = dialects.compare([stream([1] * 50_000, np.linspace(0, 1, 50_000))], tools=("vLLM",))
+    assert "50,000" in str(busy) and "e+" not in str(busy)
+
+
 def test_what_is_not_there_is_named():
     log = [stream([1], [1.0])]
     with pytest.raises(UnderloadError, match="no definitions of 'hey'.*aiperf"):

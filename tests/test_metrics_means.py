@@ -341,7 +341,15 @@ def test_a_size_is_a_number_of_requests(size):
 
 
 def test_arrays_and_lists_give_the_same():
-    values = np.array([[3, 1], [2, 4]])
-    assert metrics.percentile(values.ravel(), 50) == metrics.percentile([3, 1, 2, 4], 50) == 2.5
+    assert metrics.percentile(np.array([3, 1, 2, 4]), 50) == metrics.percentile([3, 1, 2, 4], 50) == 2.5
     with pytest.raises(UnderloadError, match="NaN"):
         metrics.percentile(np.array([1.0, math.nan]), 50)
+
+
+def test_runs_side_by_side_are_not_taken_for_one_series():
+    runs = np.ones((20, 500))
+    for function in (metrics.mean_interval, metrics.batch_means, metrics.mean, metrics.effective_samples):
+        with pytest.raises(UnderloadError, match=r"shape \(20, 500\)"):
+            function(runs)
+    assert metrics.mean_interval(runs.mean(axis=1)).batches == 20
+    assert metrics.percentile_over_replications(runs, 99).batches == 20  # here each row is a run

@@ -11,7 +11,7 @@
     slo          objectives, goodput, attainment
     rates        bytes/s and FLOP/s of steps against ceilings
     summary      all of it in one table
-    dialects     the same log in the words of vLLM, SGLang, guidellm, aiperf and llmperf
+    dialects     the same log in the words of vLLM, SGLang, guidellm, aiperf and llmperf: `dialects.compare(timelines)`
 
 Which interval: of a percentile, `percentile_interval`, which takes the values for independent; where they are not
 (the requests of one busy queue) tell it what they are worth, `effective_samples(values, q)`, or use several runs,

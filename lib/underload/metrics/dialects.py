@@ -115,6 +115,12 @@ class Comparison:
         positive = [value for value in values if value is not None and value > 0]
         return max(positive) / min(positive) if len(positive) > 1 else None
 
+    def _unit(self, quantity: str) -> str:
+        """One unit for all rows of a quantity, so that they compare at a glance."""
+        rows = [f for f in self.figures if f.quantity == quantity]
+        known = present(value for f in rows for value in (f.mean, *f.percentiles.values()))
+        return "s" if max(known, default=0.0) >= 10 else "ms"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: quantity -> tool -> figures, in seconds or per second."""
         made: dict[str, Any] = {}
@@ -130,16 +136,15 @@ class Comparison:
     def __str__(self) -> str:
         heads = "".join(f"{f'p{q:g}':>11}" for q in self.percentiles)
         lines = [f"{'':<12}{'by its own name':<38}{'count':>8}{'mean':>11}{heads}"]
-        quantity = ""
+        quantity = unit = ""
         for f in self.figures:
             if f.quantity != quantity:
                 quantity = f.quantity
                 spread = self.spread(quantity) or 1.0
                 lines += ["", quantity + (f": means apart by a factor of {spread:.2f}" if spread >= 1.005 else "")]
-            unit = "" if quantity in RATES else " ms"
-            scale = 1.0 if quantity in RATES else 1e3
+                unit = "" if quantity in RATES else self._unit(quantity)
             cells = [f.mean, *(f.percentiles.get(q) for q in self.percentiles if f.percentiles)]
-            shown = "".join(f"{'–' if v is None else f'{v * scale:.4g}{unit}':>11}" for v in cells)
+            shown = "".join(f"{_shown(value, unit):>11}" for value in cells)
             lines.append(f"  {f.tool:<10}{f.name:<38}{f.count:>8}{shown}")
         return "\n".join(lines)
 
@@ -200,6 +205,13 @@ def _figures(quantity: str, tool: Tool, good: list[Timeline], percentiles: Seque
         average = tool.no_data.get(quantity)
         found = dict.fromkeys(percentiles, average)
     return Figures(quantity, tool.name, definition.name, len(pairs), average, found)
+
+
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return "–"
+    scaled = value * 1e3 if unit == "ms" else value
+    return (f"{scaled:.4g}" if abs(scaled) < 10_000 else f"{scaled:,.0f}") + (f" {unit}" if unit else "")
 
 
 def _has_interval(values: list[float], q: float) -> bool:

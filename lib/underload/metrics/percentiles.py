@@ -13,10 +13,14 @@ def present(values: Iterable[float | None]) -> list[float]:
     """The values that are there, in their order.
 
     Raises:
-        UnderloadError: one is NaN, which is neither a value nor a missing one.
+        UnderloadError: one is NaN, which is neither a value nor a missing one; or an array that is not one series.
     """
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise UnderloadError(
+            f"values come as one series, got an array of shape {values.shape}; take one run, or one figure of each run"
+        )
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiu":
-        known = values.ravel().astype(float).tolist()  # a simulation's million values, at once
+        known = values.astype(float).tolist()  # a simulation's million values, at once
     else:
         known = [float(value) for value in values if value is not None]
     if any(map(math.isnan, known)):
