@@ -13,9 +13,9 @@ import pytest
 from made_up_results import LAB, crowd, lab_outline, outlines, part, refused, result
 
 from underload.course.gradebook import NOT_INSTALLED, write_gradebook
-from underload.course.lms import read_people, write_exports
-from underload.course.marks import LabError
+from underload.course.lms import write_exports
 from underload.course.results import Result
+from underload.course.roster import read_roster
 from underload.course.table import rows
 
 ROSTER = """student,Student Name,SIS User ID,Section,Email address,First name,Last name,ID
@@ -29,10 +29,10 @@ def export(tmp_path: Path, results: list[Result], roster: list[str] | None = Non
     return made, {path.name: list(csv.reader(io.StringIO(path.read_text(encoding="utf-8")))) for path in made.files}
 
 
-def people(tmp_path: Path, text: str = ROSTER) -> dict[str, dict[str, str]]:
+def people(tmp_path: Path, text: str = ROSTER) -> Any:
     path = tmp_path / "roster.csv"
     path.write_text(text, encoding="utf-8-sig")
-    return read_people(path)
+    return read_roster(path).about
 
 
 def test_canvas_gets_its_columns_in_order_and_points_possible_in_the_second_row(tmp_path: Path) -> None:
@@ -84,15 +84,21 @@ def test_a_title_that_ends_in_parentheses_is_no_assignments_id_to_canvas(tmp_pat
     assert head[-1] == "The queue: 2"
 
 
-def test_rosters_of_other_shapes_are_read(tmp_path: Path) -> None:
-    semicolons = "\n\nUsername;Email\nann;ann@example.org\n;nobody@example.org\n"
+def test_a_gradebook_exported_from_canvas_serves_as_a_roster(tmp_path: Path) -> None:
+    text = (
+        "Student,ID,SIS User ID,SIS Login ID,Section\n    Points Possible,,,,\n"
+        '"Lee, Ann",101,s-1,ann,A\n"Student, Test",999,,test,A\n'
+    )
+    about = people(tmp_path, text)
+    assert list(about) == ["ann"]
+    _, files = export(tmp_path, [result("ann", why=1, further=3)], people=about)
+    assert files["canvas.csv"][2][:5] == ["Lee, Ann", "101", "s-1", "ann", "A"]
+
+
+def test_what_a_roster_says_is_kept_by_student(tmp_path: Path) -> None:
+    semicolons = "\n\nUsername;Email\nann;ann@example.org\n"
     assert people(tmp_path, semicolons) == {"ann": {"username": "ann", "email": "ann@example.org"}}
-    assert people(tmp_path, "") == {}
-    with pytest.raises(LabError, match="cannot be read"):
-        read_people(tmp_path / "none.csv")
-    (tmp_path / "latin.csv").write_bytes("student\nÄnn".encode("latin-1"))
-    with pytest.raises(LabError, match="UTF-8"):
-        read_people(tmp_path / "latin.csv")
+    assert people(tmp_path, "ann\nbob\n") == {"ann": {}, "bob": {}}
 
 
 # ---- nbgrader --------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from underload.course.grade import grade, grade_one
 from underload.course.ledger import library_digest
 from underload.course.personal import personal, seed_for
 from underload.course.results import Result, read_result
+from underload.course.roster import Roster
 from underload.course.sandbox import Limits
 from underload.course.source import nbgrader, write_notebook
 
@@ -343,7 +344,7 @@ def test_a_class_is_graded_and_what_did_not_change_is_not_graded_again(
     (submissions / "dan").mkdir()
     (submissions / "dan" / "x.ipynb").write_text("no notebook")
     out = tmp_path / "out"
-    first = run(submissions, out, source, roster=["ann", "bob", "eve"])
+    first = run(submissions, out, source, roster=Roster(("ann", "bob", "eve"), {}))
     assert first.reused == 0 and [(r.student, r.status, r.earned) for r in first.results] == [
         ("ann", "graded", 6.0), ("bob", "graded", 0.0), ("cy", "graded", 6.0), ("dan", "refused", 0),
     ]  # fmt: skip
@@ -422,7 +423,13 @@ def test_hand_outs_with_numbers_of_their_own_need_the_secret(source, tmp_path: P
 def test_several_students_with_one_hand_out_are_named(source, one_root, tmp_path: Path) -> None:
     mine = solved_by_hand(personal(handout(source), seed_for(SECRET, "ann")))
     mine.metadata["underload"].update(student="ann", seed=seed_for(SECRET, "ann"))
-    done = run(lay(tmp_path / "in", ann=mine, bob=mine), tmp_path / "out", source, secret=SECRET, roster=["ann", "bob"])
+    done = run(
+        lay(tmp_path / "in", ann=mine, bob=mine),
+        tmp_path / "out",
+        source,
+        secret=SECRET,
+        roster=Roster(("ann", "bob"), {}),
+    )
     ann, bob = done.results
     assert ann.notes == ("2 students handed in the hand-out of 'ann': ann, bob",)
     assert "graded with bob's numbers" in " ".join(bob.notes)

@@ -111,7 +111,7 @@ def test_what_is_no_secret_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_rosters_as_they_come(tmp_path: Path, text: str) -> None:
     path = tmp_path / "roster.csv"
     path.write_text(text, encoding="utf-8")
-    assert read_roster(path) == ["ann", "bob.lee", "zoë@x.edu"]
+    assert read_roster(path).students == ("ann", "bob.lee", "zoë@x.edu")
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def run_release(args: argparse.Namespace) -> None:
         labs = {name: source for name, source in labs.items() if outline(source).parts}
         if not labs:
             raise LabError("none of these labs has points, so there is nothing to hand in")
-    students = read_roster(args.students) if args.students else []
+    students = read_roster(args.students).students if args.students else ()
     if students and not args.secret:
         raise LabError("--students needs --secret FILE: every student's numbers are drawn from it")
     rules = _read_text(args.rules) if args.rules else None

@@ -60,6 +60,11 @@ def add_grade(words: Any) -> None:
     parser.add_argument(
         "--workers", type=int, metavar="N", help="submissions at a time (default: one a core, less if memory is short)"
     )
+    parser.add_argument(
+        "--hidden-messages",
+        action="store_true",
+        help="let the feedback show what hidden checks said: once nobody can hand in any more",
+    )
     parser.add_argument("--again", action="store_true", help="grade also what an earlier run has graded")
     parser.add_argument(
         "--cell-seconds", type=float, metavar="S", help="processor seconds that a cell may take (default: 60)"
@@ -107,7 +112,8 @@ def run(args: argparse.Namespace) -> int:
             seconds=seconds,
             again=args.again,
             marks=args.marks,
-            roster=read_roster(args.students) if args.students else (),
+            roster=read_roster(args.students) if args.students else None,
+            hidden_messages=args.hidden_messages,
             progress=not args.json,
         )
     except KeyboardInterrupt:
@@ -172,6 +178,8 @@ def _print(done: Grading, out: Path) -> None:
     fresh = len(done.results) - done.reused
     again = f", {done.reused} as graded before" if done.reused else ""
     print(f"{fresh} results made now with {done.workers} at a time, in {done.seconds:.0f} s{again}")
+    for sentence in done.report.said:
+        print(f"note: {sentence}")
     unmarked = sum(one["unmarked"] for one in found["labs"])
     if unmarked:
         print(

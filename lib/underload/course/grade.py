@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from underload.course.outline import Outline, name_of, outline, role
 from underload.course.personal import personal, seed_for, seed_of
 from underload.course.points import number
 from underload.course.results import PartResult, Result
+from underload.course.roster import Roster
 from underload.course.sandbox import Limits
 from underload.course.submission import BESIDE, Found, find, found_at
 
@@ -207,7 +208,7 @@ def _with_seed(source: NotebookNode, found: Found, secret: bytes) -> tuple[Noteb
 
 @dataclass(frozen=True)
 class Grading:
-    """A class, graded. `reused`: results that an earlier run had made."""
+    """A class, graded, with the marks of open answers in it. `reused`: results that an earlier run had made."""
 
     results: tuple[Result, ...]
     outlines: Mapping[str, Outline]
@@ -228,7 +229,8 @@ def grade(
     seconds: float = SUBMISSION_SECONDS,
     again: bool = False,
     marks: Sequence[Path] = (),
-    roster: Collection[str] = (),
+    roster: Roster | None = None,
+    hidden_messages: bool = False,
     progress: bool = True,
 ) -> Grading:
     """Grade everything in a folder of submissions, and write the reports.
@@ -237,6 +239,7 @@ def grade(
     workers: submissions at a time; None for one a core, less where memory is short.
     again: grade also what an earlier run has graded.
     marks: files of marks for open answers. roster: the students of the class, also those from whom nothing came.
+    hidden_messages: let the feedback show what hidden checks said; once nobody can hand in any more.
 
     Raises:
         LabError: no submissions, `out` and `submissions` lie in each other, hand-outs with numbers of their own and no
@@ -250,7 +253,8 @@ def grade(
     outlines = {name: made for name, source in labs.items() if (made := replace(outline(source), lab=name)).parts}
     if not outlines:
         raise LabError(f"nothing is graded in {', '.join(labs) or 'no lab'}; name a lab that has points")
-    found = find(submissions, {name: labs[name] for name in outlines}, roster=roster)
+    students = roster.students if roster else ()
+    found = find(submissions, {name: labs[name] for name in outlines}, roster=students)
     if not found:
         raise LabError(f"no submissions in {submissions}; give the folder that holds the students' folders or files")
     _needs_secret(found, secret)
@@ -276,8 +280,17 @@ def grade(
         for result in _grade_lab(labs[lab], lab, jobs, out, secret, limits, seconds, count, progress):
             results[result.student, lab] = result
     ordered = tuple(results[one.student, one.lab] for one in found)
-    report = write_reports(ordered, outlines, out, marks=marks, roster=tuple(roster), sources=labs)
-    return Grading(ordered, outlines, reused, time.monotonic() - began, count, report)
+    report = write_reports(
+        ordered,
+        outlines,
+        out,
+        marks=marks,
+        roster=students,
+        sources=labs,
+        people=roster.about if roster else None,
+        hidden_messages=hidden_messages,
+    )
+    return Grading(report.results, outlines, reused, time.monotonic() - began, count, report)
 
 
 def _grade_lab(

@@ -12,12 +12,10 @@ A grade is the core's points and the bonus together, and appears when nothing of
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from underload.course.marks import LabError
 from underload.course.outline import Outline
 from underload.course.render import plural
 from underload.course.table import Row, csv_text, harmless, write
@@ -47,32 +45,6 @@ class Exports:
     said: tuple[str, ...]
 
 
-def read_people(path: Path) -> dict[str, dict[str, str]]:
-    """What a roster says about each student, by the id in its column `student` (else its first): column → value.
-
-    Raises:
-        LabError: the file cannot be read.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LabError(f"the roster {path} cannot be read as UTF-8 text ({error}); save it as CSV UTF-8") from error
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    try:
-        lines = [row for row in csv.reader(text.splitlines(), delimiter=max(",;\t", key=first.count)) if any(row)]
-    except csv.Error as error:
-        raise LabError(f"the roster {path} is no CSV file: {error}") from error
-    if not lines:
-        return {}
-    headings = [" ".join(cell.split()).casefold() for cell in lines[0]]
-    column = headings.index("student") if "student" in headings else 0
-    return {
-        row[column].strip(): {heading: cell.strip() for heading, cell in zip(headings, row) if cell.strip()}
-        for row in lines[1:]
-        if column < len(row) and row[column].strip()
-    }
-
-
 def write_exports(
     found: Sequence[Row],
     outlines: Mapping[str, Outline],
@@ -81,8 +53,8 @@ def write_exports(
 ) -> Exports:
     """Write the three files into `folder`.
 
-    people: what a roster says about each student (`read_people`). Without it the files hold the ids alone, and `said`
-        tells which column to fill.
+    people: what a roster says about each student (`roster.Roster.about`). Without it the files hold the ids alone, and
+        `said` tells which column to fill.
     """
     known = people or {}
     labs = [lab for lab in outlines if any(row.lab == lab for row in found)]

@@ -69,7 +69,7 @@ def write_reports(
     roster: the ids of all students; those from whom nothing came are listed with 0.
     sources: the labs' notebooks. They tell hidden checks from visible ones, give the questions of open answers, and are
         what similar submissions are compared against; without them a report says less.
-    people: what the roster says about each student (`lms.read_people`), for the learning platforms.
+    people: what the roster says about each student (`roster.Roster.about`), for the learning platforms.
     hidden_messages: let the feedback show what hidden checks said.
 
     Raises:

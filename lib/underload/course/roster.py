@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from underload.course.marks import LabError
@@ -15,15 +16,27 @@ _HEADINGS = {
     "student", "students", "student id", "student_id", "id", "ids", "login", "user", "username", "user name", "name",
     "email", "e-mail", "email address", "sis login id", "sis user id", "matriculation number",
 }  # fmt: skip
+_CANVAS_ID = "sis login id"
+_NO_STUDENTS = {"Points Possible", "Student, Test"}
 _NAME = re.compile(r"[\w][\w.@+-]*")
 _LONGEST = 64
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 
 
-def read_roster(path: Path) -> list[str]:
-    """The students' ids in the file's order.
+@dataclass(frozen=True)
+class Roster:
+    """The students' ids in the file's order, and what the file says about each: id → heading (in small letters) →
+    value, as learning platforms want it back."""
 
-    The column is the one headed `student`, else the first. Commas, semicolons and tabs are taken; empty rows are not.
+    students: tuple[str, ...]
+    about: Mapping[str, Mapping[str, str]]
+
+
+def read_roster(path: Path) -> Roster:
+    """Read a class list. Commas, semicolons and tabs are taken, empty rows are not.
+
+    The ids stand in the column headed `student`, else in the first. In a gradebook exported from Canvas, which has the
+    names there, they are the login ids, and its row of possible points and its test student are no students.
 
     Raises:
         LabError: the file cannot be read, lists nobody, or has an id that is no folder name or occurs twice.
@@ -43,13 +56,22 @@ def read_roster(path: Path) -> list[str]:
     if not rows:
         raise LabError(f"the roster {path} lists nobody")
     headings = [" ".join(cell.split()).casefold() for cell in rows[0]]
-    column = headings.index("student") if "student" in headings else 0
-    if _HEADINGS.intersection(headings):
+    ids = next((heading for heading in (_CANVAS_ID, "student") if heading in headings), headings[0])
+    column = headings.index(ids)
+    named = bool(_HEADINGS.intersection(headings))
+    if named:
         rows = rows[1:]
-    students = [row[column].strip() if column < len(row) else "" for row in rows]
-    if not students:
+    if ids == _CANVAS_ID:
+        rows = [row for row in rows if row[0].strip() not in _NO_STUDENTS]
+        headings = [{"student": "student name", "id": "canvas id"}.get(heading, heading) for heading in headings]
+    if not rows:
         raise LabError(f"the roster {path} has a header and lists nobody")
-    return check_students(students, str(path))
+    given = [row[column].strip() if column < len(row) else "" for row in rows]
+    students = check_students(given, str(path))
+    cells = [
+        {heading: cell.strip() for heading, cell in zip(headings, row) if cell.strip()} if named else {} for row in rows
+    ]
+    return Roster(tuple(students), dict(zip(students, cells, strict=True)))
 
 
 def check_students(students: Iterable[str], where: str = "the roster") -> list[str]:
