@@ -45,6 +45,7 @@ class Run:
     horizon: float  # infinite where the load was given customer by customer, and all of it
     warmup: float
     path: str  # "fast" or "events"
+    priority: Array | None = None  # of each customer, where the discipline asked for one
 
     # ---- who -----------------------------------------------------------------------------------------------------
 
@@ -88,7 +89,10 @@ class Run:
 
     @cached_property
     def waits(self) -> Array:
-        """Waits of the customers counted until their service began; under "ps" what sharing cost them."""
+        """Waits of the customers counted until their service began; under "ps" what sharing cost them.
+
+        Those of one class are `run.waits[run.priority[run.counted] == 1]`.
+        """
         if self.discipline == "ps":
             return np.maximum(self.sojourns - self.service[self.counted], 0.0)
         return self.start[self.counted] - self.arrival[self.counted]

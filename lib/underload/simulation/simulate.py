@@ -106,6 +106,7 @@ def simulate(
         horizon=end,
         warmup=warmup,
         path=path,
+        priority=urgent,
     )
     if warmup >= run.end > 0:
         raise UnderloadError(
