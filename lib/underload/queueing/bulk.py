@@ -475,14 +475,7 @@ class BulkWait(Wait):
         done = np.ones(levels)
         if self.kind == "full":
             done = poisson_more(self.rate * t, size - 2 - n % size)
-        whole, late = self._found(self.starts(levels), full, rest, levels)
-        if self.alone:
-            more = self._found(self.alone * (n == 0), full, rest, levels)
-            whole, late = whole + more[0], late + more[1]
-        for chance, length in self.short:
-            # One at a time: there are at most B of them, and each needs a short sum only.
-            more = self._found(np.array([chance]), length, rest, levels)
-            whole, late = whole + more[0], late + more[1]
+        whole, late = self.met(rest, levels)
         edge = batches * size
         within = float(whole[:edge] @ done[:edge] + late[edge:] @ done[edge:])
         if self.kind == "greedy":
@@ -502,20 +495,29 @@ class BulkWait(Wait):
         """That factor: P(X > n + B)/P(X > n) for large n."""
         return self.ratio**self.size
 
-    def _found(self, starts: Array, length: float, rest: float, levels: int) -> tuple[Array, Array]:
-        """Seconds a cycle in which n wait beside a service of `length`: all of it, and its last `rest` seconds."""
-        from scipy.signal import fftconvolve
+    def met(self, rest: float, levels: int) -> tuple[Array, Array]:
+        """Seconds a cycle in which n wait beside a service, n = 0 … levels - 1: all of it, and its last `rest` s."""
+        whole, late = self._found(self.starts(levels), float(self.times[-1]), rest, levels)
+        if self.alone:
+            more = self._found(np.array([self.alone]), float(self.times[-1]), rest, levels)
+            whole, late = whole + more[0], late + more[1]
+        for chance, length in self.short:
+            more = self._found(np.array([chance]), length, rest, levels)
+            whole, late = whole + more[0], late + more[1]
+        return whole, late
 
+    def _found(self, starts: Array, length: float, rest: float, levels: int) -> tuple[Array, Array]:
+        """The same for the services of one length, which `starts` say how often leave n behind as they start."""
         n = np.arange(levels)
         ends = poisson_more(self.rate * length, n) / self.rate
         before = poisson_more(self.rate * max(0.0, length - rest), n) / self.rate
         if starts.size == 1:
             return starts[0] * ends, starts[0] * (ends - before)
-        made = [fftconvolve(starts, part)[:levels] for part in (ends, ends - before)]
+        made = [_convolve(part, starts)[:levels] for part in (ends, ends - before)]
         return made[0], made[1]
 
-    def isf(self, share: float) -> float:
-        return invert(self.tail, share, float(self.times[-1]))
+    def isf(self, share: float, within: float = 1e-14) -> float:
+        return invert(self.tail, share, float(self.times[-1]), within)
 
 
 @dataclass(frozen=True, eq=False)
@@ -536,15 +538,17 @@ class BulkSojourn(Wait):
         if batches > 0:
             return self.tail(t - batches * float(law.times[-1])) * law.fall**batches
         within = float(law.left[0]) / law.rate if law.kind == "greedy" else 0.0  # served at once, in times[1] <= t
-        short = [(chance, length) for chance, length in law.short if chance * length > 1e-15 * law.cycle]
-        for ahead in range(math.floor(t / float(law.times[-1])) + 1):
+        short = [(chance, length) for chance, length in law.short if chance * length > 1e-13 * law.cycle]
+        batches = math.floor(t / float(law.times[-1]))
+        sure = max(0, batches - 1)  # with fewer full batches to go first, any batch is done in time
+        if sure:
+            within += float(law.met(0.0, sure * law.size)[0].sum())
+        for ahead in range(sure, batches + 1):
             within += self._within(t, ahead, short)
         return min(1.0, max(0.0, 1 - within / law.cycle))
 
     def _within(self, t: float, ahead: int, short: list[tuple[float, float]]) -> float:
         """Seconds a cycle in which one may come, find `ahead` full batches to go first, and be done t seconds later."""
-        from scipy.signal import fftconvolve
-
         law = self.of
         size, rate, full = law.size, law.rate, float(law.times[-1])
         # After the rest of the service, v, and the batches ahead, a batch of s is done in time if v <= spare[s - 1].
@@ -554,11 +558,11 @@ class BulkSojourn(Wait):
             return 0.0
         cuts = np.concatenate([[0.0, end], spare, [length for _, length in short]])
         cuts = np.unique(cuts[(cuts >= 0) & (cuts <= end)])
-        steps = np.maximum(1, np.ceil(np.diff(cuts) * rate / 2)).astype(int)
+        steps = np.maximum(1, np.ceil(np.diff(cuts) * rate)).astype(int)
         cuts = np.append(
             np.concatenate([np.linspace(a, b, k, endpoint=False) for a, b, k in zip(cuts, cuts[1:], steps)]), end
         )
-        nodes, weights = np.polynomial.legendre.leggauss(6)
+        nodes, weights = np.polynomial.legendre.leggauss(5)
         half, middle = np.diff(cuts) / 2, (cuts[1:] + cuts[:-1]) / 2
         left = (middle[:, None] + half[:, None] * nodes).ravel()
         weight = (half[:, None] * weights).ravel()
@@ -581,7 +585,7 @@ class BulkSojourn(Wait):
                 found[np.ix_(rows, columns)] += chance * _poisson(rate * (length - left[rows]), n[columns])
         if busy:
             grown = _poisson(rate * (full - left), np.arange(n[-1] + 1))
-            found += fftconvolve(grown, starts[None, : n[-1] + 1], axes=1)[:, n]
+            found += _convolve(grown, starts[: n[-1] + 1])[:, n]
         room = allowed - 1 - (n - ahead * size)  # how many may still come and ride along
         more = poisson_more(rate * (left + ahead * full)[:, None], room)
         meets = np.where(allowed == size, 1.0, np.where(room < 0, 0.0, 1 - more))
@@ -590,14 +594,19 @@ class BulkSojourn(Wait):
     def isf(self, share: float) -> float:
         from scipy.optimize import brentq
 
-        # The service takes between times[1] and times[B].
-        wait = self.of.isf(share)
-        low, high = wait + float(self.of.times[1]), wait + float(self.of.times[-1])
+        # The service takes between times[1] and times[B]; a wait that is near enough gives the bracket.
+        wait = self.of.isf(share, 1e-3)
+        low, high = 0.999 * wait + float(self.of.times[1]), 1.002 * wait + float(self.of.times[-1])
         if self.tail(low) <= share:
-            return low
-        if self.tail(high) >= share:  # to rounding, where every batch is full
-            return high
-        return float(brentq(lambda t: self.tail(t) - share, low, high, xtol=1e-11 * high, rtol=1e-12))
+            return float(self.of.times[1])  # alone, and at once
+        return float(brentq(lambda t: self.tail(t) - share, low, high, xtol=1e-10 * high, rtol=1e-12))
+
+
+def _convolve(rows: Array, by: Array) -> Array:
+    """Each row's sum with an independent number of law `by`, to the row's own length."""
+    size = rows.shape[-1]
+    spectrum = np.fft.rfft(rows, 2 * size) * np.fft.rfft(by, 2 * size)
+    return np.asarray(np.fft.irfft(spectrum, 2 * size)[..., :size])
 
 
 def _poisson(means: Array, k: NDArray[np.int64]) -> Array:

@@ -66,9 +66,10 @@ class LinearBatch(StepLine):
     ) -> tuple[int, float]:
         """The B up to `largest` with the lowest mean (or percentile) of the time in system, and that time in s.
 
-        Compare the time with the SLO: if it is longer, no batch size meets it at this arrival rate. Every size that
-        could win is tried. A larger one cannot once filling and serving it takes longer than the best so far ("full"),
-        or once the cap is met too seldom to matter ("greedy", where the sizes past it are all the same).
+        Of sizes that agree to 1e-9 it is the smallest. Compare the time with the SLO: if it is longer, no batch size
+        meets it at this arrival rate. Every size that could win is tried. A larger one cannot once filling and serving
+        it takes longer than the best so far ("full"), or once the cap is met too seldom to matter ("greedy", where the
+        sizes past it are all the same). A percentile under "greedy" takes seconds, all else milliseconds.
 
         Raises:
             UnderloadError: no batch size up to `largest` is stable at this arrival rate, or another kind than "greedy"
@@ -93,7 +94,7 @@ class LinearBatch(StepLine):
                     break
             found = self.measures(rate, batch_size=size, kind=kind)
             time = found.mean_sojourn if percentile is None else found.sojourn_quantile(percentile)
-            if time < least * (1 - 1e-12):
+            if time < least * (1 - 1e-9):
                 best, least = size, time
             if kind == "greedy" and found.wait is not None and _seldom(found):
                 break
@@ -163,4 +164,4 @@ def linear_batch(*, overhead: float, per_item: float) -> LinearBatch:
 
 def _seldom(found: BatchMeasures) -> bool:
     """Whether the batches reach their cap too seldom for a larger one to change any figure."""
-    return isinstance(found.wait, BulkWait) and float(found.wait.starts(1)[0]) < 1e-14
+    return isinstance(found.wait, BulkWait) and float(found.wait.starts(1)[0]) < 1e-10

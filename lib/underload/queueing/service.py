@@ -181,7 +181,7 @@ class Hyperexponential(Moments):
 
     def tail(self, t: Real) -> Any:
         t = np.maximum(t, 0.0)
-        return sum(p * np.exp(-t / m) for p, m in zip(self.shares, self.means))
+        return np.minimum(sum(p * np.exp(-t / m) for p, m in zip(self.shares, self.means)), 1.0)
 
     def isf(self, share: Real) -> Any:
         return inverse(self.tail, share, self.mean)
@@ -420,7 +420,7 @@ class BoundedPareto(Moments):
         return float(self._area(2, self.low) / self._kept)
 
     def tail(self, t: Real) -> Any:
-        return self._area(0, np.clip(t, self.low, self.high)) / self._kept
+        return np.minimum(self._area(0, np.clip(t, self.low, self.high)) / self._kept, 1.0)
 
     def isf(self, share: Real) -> Any:
         cut = (self.low / self.high) ** self.shape

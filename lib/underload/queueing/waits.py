@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def invert(tail: Callable[[float], float], share: float, scale: float) -> float:
+def invert(tail: Callable[[float], float], share: float, scale: float, within: float = 1e-14) -> float:
     """The smallest t >= 0 with tail(t) <= share, for a tail that never rises; `scale` (s) is where to start looking.
 
-    Infinite where no double reaches it.
+    It is good to `within`, relatively; infinite where no double reaches it.
     """
     if tail(0.0) <= share:
         return 0.0
@@ -43,7 +43,7 @@ def invert(tail: Callable[[float], float], share: float, scale: float) -> float:
     below = distance(high)
     if below == 0:
         return high
-    return float(brentq(distance, low, high, xtol=1e-14 * high, rtol=1e-14, maxiter=500))
+    return float(brentq(distance, low, high, xtol=within * high, rtol=max(within, 1e-14), maxiter=500))
 
 
 class Wait(ABC):
