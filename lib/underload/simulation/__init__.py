@@ -4,6 +4,7 @@
     visit         Visit: one customer's stay at one station
     line          who is next: fcfs, lifo, sjf, priority
     station       station: servers behind a line, or one that all share (ps); chained into networks
+    driven        submit_to: a station as the server that the loops of `workload` drive
     fast          fcfs: first come, first served without events, millions of customers a second
     simulate      simulate: one station, one load, one call
     run           Run: what happened to every customer, in the words of `queueing.Measures`
@@ -28,6 +29,7 @@ What to rely on:
 - One run's customers depend on each other: an interval comes from `replicate`, or from `metrics.batch_means`.
 """
 
+from underload.simulation.driven import submit_to
 from underload.simulation.events import Event, EventQueue
 from underload.simulation.fast import fcfs
 from underload.simulation.line import DISCIPLINES
@@ -58,4 +60,5 @@ __all__ = [
     "replicate",
     "simulate",
     "station",
+    "submit_to",
 ]
