@@ -18,7 +18,7 @@ from underload import __version__
 from underload.request import UnderloadError
 
 # Modules of this package, in the order `underload --help` lists them.
-COMMANDS = ("model", "generate", "bench", "queue", "labs", "course")
+COMMANDS = ("model", "generate", "bench", "queue", "workload", "labs", "course")
 
 DESCRIPTION = """\
 Under Load: a real batched decoder, and the measurements around it.
@@ -32,6 +32,8 @@ Where to start:
   underload bench decode            what a step takes here, alone and in company
   underload queue mmc --arrival-rate 8 --service-rate 1 --servers 10
                                     what a queue must be like: waits and percentiles by formula
+  underload workload describe synthetic:azure-conv
+                                    what a load is like: rate, bursts, lengths; is it Poisson?
 """
 
 EPILOG = """\

@@ -6,8 +6,10 @@
     prompts   what prompts share: SharedPrefix, Conversations; PromptIds, block_keys, shared_blocks
     mix       Workload, Tenants, Mix: `plan(seed, horizon=…)` gives a list of Planned requests
     drive     open_loop, closed_loop (and async): send a plan by any clock, get a Log; OneServer
-    traces    public traces, read and replayed; synthetic stand-ins where there are none
-    describe  what a trace is like: rate, CV, index of dispersion, lengths, sharing; is it Poisson?
+    readers   read_trace: Azure, BurstGPT, Mooncake, ServeGen, ShareGPT lengths, measured vLLM runs, our own
+    trace     what they give: Trace (`plan`, `arrivals`, `lengths`), ClientWindows, ClientLengths, Measured
+    public    load_trace, find_trace: public traces by name; synthetic stand-ins where there are none
+    description  describe: what a trace is like: rate, CV, index of dispersion, lengths, sharing; is it Poisson?
 
 What to rely on:
 
@@ -21,6 +23,7 @@ No torch; SciPy inside the functions that need it.
 """
 
 from underload.workload.arrivals import Arrivals
+from underload.workload.description import Description, Dispersion, describe, dispersion
 from underload.workload.drive import OneServer, closed_loop, closed_loop_async, open_loop, open_loop_async
 from underload.workload.lengths import (
     EmpiricalPairs,
@@ -34,7 +37,7 @@ from underload.workload.lengths import (
 )
 from underload.workload.log import Log, Sent
 from underload.workload.mix import Load, Mix, Share, Tenants, Workload
-from underload.workload.planned import Planned, Segment
+from underload.workload.planned import Planned, Segment, write_plan
 from underload.workload.prompts import (
     Conversations,
     PromptIds,
@@ -45,16 +48,24 @@ from underload.workload.prompts import (
     block_keys,
     shared_blocks,
 )
+from underload.workload.public import PUBLIC, find_trace, load_trace, synthetic, trace_folders
+from underload.workload.readers import read_columns, read_plan, read_trace
 from underload.workload.renewal import Deterministic, Gamma, Poisson, Renewal, Weibull
 from underload.workload.replay import Replay, Windowed
 from underload.workload.runners import Events
 from underload.workload.streams import Streams
+from underload.workload.trace import ClientLengths, ClientWindows, Measured, Trace
 from underload.workload.varying import Diurnal, OnOff, PiecewiseConstant
 
 __all__ = [
+    "PUBLIC",
     "Arrivals",
+    "ClientLengths",
+    "ClientWindows",
     "Conversations",
+    "Description",
     "Deterministic",
+    "Dispersion",
     "Diurnal",
     "EmpiricalPairs",
     "EmpiricalTokens",
@@ -66,6 +77,7 @@ __all__ = [
     "Load",
     "Log",
     "LognormalTokens",
+    "Measured",
     "Mix",
     "OnOff",
     "OneServer",
@@ -84,6 +96,7 @@ __all__ = [
     "Streams",
     "Tenants",
     "Tokens",
+    "Trace",
     "UniformTokens",
     "Unshared",
     "Weibull",
@@ -92,7 +105,17 @@ __all__ = [
     "block_keys",
     "closed_loop",
     "closed_loop_async",
+    "describe",
+    "dispersion",
+    "find_trace",
+    "load_trace",
     "open_loop",
     "open_loop_async",
+    "read_columns",
+    "read_plan",
+    "read_trace",
     "shared_blocks",
+    "synthetic",
+    "trace_folders",
+    "write_plan",
 ]

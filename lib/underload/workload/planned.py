@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from underload.request import SamplingParams, UnderloadError
 
@@ -104,6 +105,15 @@ class Planned:
             think=None if row.get("think") is None else float(row["think"]),
             segments=tuple(Segment(str(name), int(tokens)) for name, tokens in row.get("segments", ())),
         )
+
+
+def write_plan(planned: Iterable[Planned], to: TextIO) -> int:
+    """One line of JSON for each request; how many. `read_plan` reads them, and `read_trace` does as well."""
+    count = 0
+    for request in planned:
+        to.write(json.dumps(request.as_dict(), ensure_ascii=False) + "\n")
+        count += 1
+    return count
 
 
 def numbered(planned: Iterable[Planned]) -> list[Planned]:

@@ -11,7 +11,6 @@ loop stand in one place whatever time is made of:
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
@@ -312,11 +311,15 @@ class InAsyncio:
 
     async def run(self, drivers: list[Driver]) -> None:
         """Carry the drivers out."""
+        import asyncio
+
         async with asyncio.TaskGroup() as self._group:
             for driver in drivers:
                 self._group.create_task(self._carry(driver, None))
 
     async def _carry(self, driver: Driver, command: Command | None) -> None:
+        import asyncio
+
         command = command or next(driver, None)
         while command is not None:
             if isinstance(command, Until):
