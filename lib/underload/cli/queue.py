@@ -213,7 +213,10 @@ OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "full-rule": _choose("rule", ("greedy", "full"), "who is taken"),
     "service": _choose("service", ("constant", "exponential"), "law of a batch's service"),
     "on": _add(
-        "on", "what", "what SLO and best batch go by: mean, or a percentile such as p99 (default: mean)", needed=False
+        "on",
+        "what",
+        "what SLO and best batch go by: mean, or a percentile such as p99, which takes seconds (default: mean)",
+        needed=False,
     ),
     "law": _add_law,
 }
@@ -439,7 +442,7 @@ KINDS: dict[str, Kind] = {
     "linear": Kind(
         "o + bt: throughput, knee, best batch, rate within an SLO",
         "What the line o + bt says, alone and with an arrival rate and an SLO.",
-        "--overhead 20ms --per-item 1ms --arrival-rate 400 --slo 100ms --on p99",
+        "--overhead 20ms --per-item 1ms --arrival-rate 400 --slo 100ms",
         ("overhead", "per-item", "arrival-rate?", "batch-size?", "full-rule", "on", "slo"),
         _linear,
     ),

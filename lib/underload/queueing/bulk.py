@@ -35,6 +35,9 @@ from underload.request.errors import UnderloadError
 
 Array = NDArray[np.float64]
 
+#: The largest batch whose chain is solved; a greedy or clocked server may have a larger cap, as long as it is not met.
+LARGEST = 1_024
+
 KINDS = ("greedy", "full", "bailey")
 LAWS = ("constant", "exponential")
 
@@ -82,7 +85,8 @@ def bulk_service(
 
     Raises:
         UnderloadError: a negative rate or time, no time at all (o = t = 0; o = 0 for "bailey", which would run empty
-            for ever), a batch size that is no whole number from 1 to 10,000, an unknown kind or service.
+            for ever), a batch size that is no whole number from 1 to 10,000, batches of more than 1,024 that do fill,
+            an unknown kind or service.
     """
     arrival_rate = arguments.at_least_zero("arrival_rate", arrival_rate, "1/s")
     size = arguments.whole("batch_size", batch_size, least=1, most=10_000)
@@ -103,12 +107,15 @@ def bulk_service(
         return _grows(name, arrival_rate, times, kind)
     if arrival_rate == 0:
         return _quiet(name, times, kind)
-    solved = (_constant if service == "constant" else _exponential)(arrival_rate, times, kind)
+    if service == "constant":
+        solved, known = _constant(arrival_rate, times, kind)
+    else:
+        solved, known = _exponential(arrival_rate, times, kind), times
     wait: Wait | None = None
     sojourn: Wait | None = None
     unknown = "simulate it for a percentile"
     if service == "constant":
-        wait = BulkWait(arrival_rate, times, kind, solved.left, solved.ratio, solved.cycle)
+        wait = BulkWait(arrival_rate, known, kind, solved.left, solved.ratio, solved.cycle)
         same = kind == "full" or per_item == 0 or (size == 1 and kind == "greedy")
         sojourn = Shifted(wait, float(times[size])) if same else BulkSojourn(wait)
     elif size == 1 and kind != "bailey":
@@ -215,7 +222,30 @@ def _sizes(kind: str, size: int) -> NDArray[np.int64]:
     return np.maximum(waiting, 1) if kind == "greedy" else waiting
 
 
-def _constant(rate: float, times: Array, kind: str) -> _Solved:
+def _constant(rate: float, times: Array, kind: str) -> tuple[_Solved, Array]:
+    """The solution, and the times of the batches that happen: a cap that is never met is as good as a lower one."""
+    size = times.size - 1
+    cap = size if kind == "full" else min(size, 128)
+    while True:
+        _small(cap)
+        known = times[: cap + 1]
+        if rate * float(known[cap]) < cap:
+            solved = _chain(rate, known, kind)
+            full = float(solved.left[cap:].sum()) + float(solved.left[-1]) * solved.ratio / (1 - solved.ratio)
+            if cap == size or full < 1e-15:
+                return solved, known
+        cap = min(2 * cap, size)
+
+
+def _small(size: int) -> None:
+    if size > LARGEST:
+        raise UnderloadError(
+            f"batches of more than {LARGEST:,} do fill at this load, and the exact chain stops there; "
+            f"take a batch_size of at most {LARGEST:,}, or simulate it"
+        )
+
+
+def _chain(rate: float, times: Array, kind: str) -> _Solved:
     size, taken = times.size - 1, _sizes(kind, times.size - 1)
     theta = decay(rate * float(times[size]) / size)
     states = size + 128 + int(rate * times[size] + 12 * math.sqrt(rate * times[size]))
@@ -316,6 +346,7 @@ def _renewal(rate: float, times: Array, kind: str, left: Array, ratio: float) ->
 
 
 def _exponential(rate: float, times: Array, kind: str) -> _Solved:
+    _small(times.size - 1 if kind != "full" else 1)
     if kind == "full":
         return _erlang_batches(rate, times)
     size = times.size - 1
@@ -326,7 +357,8 @@ def _exponential(rate: float, times: Array, kind: str) -> _Solved:
     # q_b(n), n waiting beside a batch of b < B: A_b x_b^n. Beside a full one: K r^n + sum of kappa_b A_b x_b^n, with
     # kappa from (rate + mu_B) q_B(n) = rate q_B(n - 1) + what services that leave n + B behind bring.
     high = x**size
-    kappa = mu * high / (last * (1 - high) - mu)
+    # Never 0 but by underflow: with t = 0 it is -1 whatever x is, with t > 0 it is below that in size.
+    kappa = np.where(mu == last, -1.0, mu * high / np.minimum((last - mu) - last * high, -1e-300))
     flow = mu + last * kappa  # of each term, to the rate at which services end leaving m: flow A x^m + mu_B K r^m
     unknowns = taken.size + 1
     lhs = np.zeros((unknowns, unknowns))
@@ -599,7 +631,11 @@ class BulkSojourn(Wait):
         low, high = 0.999 * wait + float(self.of.times[1]), 1.002 * wait + float(self.of.times[-1])
         if self.tail(low) <= share:
             return float(self.of.times[1])  # alone, and at once
-        return float(brentq(lambda t: self.tail(t) - share, low, high, xtol=1e-10 * high, rtol=1e-12))
+
+        def distance(t: float) -> float:
+            return math.log(max(self.tail(t), 1e-300) / share)
+
+        return float(brentq(distance, low, high, xtol=1e-9 * high, rtol=1e-12))
 
 
 def _convolve(rows: Array, by: Array) -> Array:

@@ -67,9 +67,15 @@ class LadderWait(Wait):
         step = high / (curve.size - 1)
         place = max(1, int(np.argmax(curve <= share)))
         t = float(step) * float(place - (share - curve[place]) / max(curve[place - 1] - curve[place], 1e-300))
+        atoms = self.law.atoms() if self.served else None
+        if atoms is not None:  # those who need not wait make the law jump at each value of the service: met exactly
+            for value in atoms[0][np.abs(atoms[0] - t) < 3 * step][:4].tolist():
+                if self.tail(value) <= share < self.tail(math.nextafter(value, 0)):
+                    return float(value)
         past = min(place + 4, curve.size - 1)
         before = max(past - 12, 0)
         slope = math.log(max(curve[past], 1e-300) / curve[before]) / (step * (past - before))
+        slope = min(slope, -1e-6 / high)
         miss = math.inf
         for _ in range(8):
             found = math.log(max(self.tail(t), 1e-300) / share)
@@ -79,7 +85,7 @@ class LadderWait(Wait):
             if miss < 1e-9 + 1e-11 / share:  # the transform's own noise
                 return t
             t = float(max(t - found / slope, t / 2))
-        return invert(self.tail, share, t)
+        return invert(self.tail, share, t, 1e-11)
 
     def _cells(self, t: float, *, rough: bool = False) -> int:
         if rough:  # to find the place only
