@@ -76,7 +76,13 @@ class Service(ABC):
     def lst(self, s: float) -> float:
         """E[exp(-s S)] for s >= 0 in 1/s, the Laplace–Stieltjes transform."""
         # 1 - s ∫ exp(-st) P(S > t) dt, where the exponential cuts the tail off.
-        return 1.0 if s == 0 else 1 - s * integral(lambda t: math.exp(-s * t) * float(self.tail(t)), self, reach=40 / s)
+        if s == 0:
+            return 1.0
+
+        def cut(t: float) -> float:
+            return math.exp(-s * t) * float(self.tail(t))
+
+        return 1 - s * integral(cut, self, scale=min(self.mean, 1 / s), reach=40 / s)
 
     def atoms(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """The values and their probabilities, ascending, where there are finitely many; else None."""
@@ -571,8 +577,11 @@ def inverse(tail: Any, share: Real, scale: float) -> Any:
     return high
 
 
-def integral(function: Any, law: Service, *, reach: float = math.inf) -> float:
-    """The integral of `function` from 0 to `reach`, cut where a law's bulk and its tail want finer steps."""
+def integral(function: Any, law: Service, *, scale: float, reach: float = math.inf) -> float:
+    """The integral of `function` from 0 to `reach`, cut where a law's bulk and its tail want finer steps.
+
+    Each piece is good to 1e-10 of itself or to 1e-13 of `scale`, a value that the whole is known to be near.
+    """
     from scipy.integrate import quad
 
     shares = (1.0, 0.999, 0.9, 0.5, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
@@ -581,7 +590,7 @@ def integral(function: Any, law: Service, *, reach: float = math.inf) -> float:
         cuts |= {float(end) for end in law.law.support()}
     ends = [*sorted(cut for cut in cuts if 0 <= cut < reach and math.isfinite(cut)), reach]
     total = [
-        quad(function, a, b, limit=200, epsabs=0, epsrel=1e-11)[0]
+        quad(function, a, b, limit=200, epsabs=1e-13 * scale, epsrel=1e-10)[0]
         for a, b in pairwise(ends)
         if a < b and math.isfinite(b)
     ]
@@ -593,6 +602,6 @@ def integral(function: Any, law: Service, *, reach: float = math.inf) -> float:
         def scaled(x: float) -> float:
             return float(function(start * math.exp(x))) * start * math.exp(x)
 
-        floor = 1e-14 * math.fsum(total)
-        total += [quad(scaled, a, b, limit=200, epsabs=floor, epsrel=1e-10)[0] for a, b in ((0, 3), (3, 30), (30, far))]
+        ends = [0.0, 3.0, 30.0, far]
+        total += [quad(scaled, a, b, limit=200, epsabs=1e-13 * scale, epsrel=1e-10)[0] for a, b in pairwise(ends)]
     return math.fsum(total)

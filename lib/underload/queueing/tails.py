@@ -117,8 +117,12 @@ def max_of_n(law: Any, *, n: int) -> Slowest:
     def tail(t: float) -> float:
         return _any(float(one.tail(t)), n)
 
-    mean = integral(tail, one)
-    second = 2 * integral(lambda t: t * tail(t), one) if math.isfinite(one.second_moment) else math.inf
+    mean = integral(tail, one, scale=one.mean)
+    second = (
+        2 * integral(lambda t: t * tail(t), one, scale=one.second_moment)
+        if math.isfinite(one.second_moment)
+        else math.inf
+    )
     return Slowest(one, n, mean, max(0.0, second - mean**2))
 
 
@@ -203,7 +207,7 @@ def hedged(law: Any, *, delay: float | None = None, percentile: float | None = N
     elif isinstance(first, Exponential) and isinstance(second, Exponential):
         mean += float(first.tail(after)) / (1 / first.mean + 1 / second.mean)
     else:
-        mean += integral(both, second)
+        mean += integral(both, second, scale=first.mean)
     return Hedged(first, second, after, float(first.tail(after)), mean)
 
 
