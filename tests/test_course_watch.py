@@ -22,7 +22,7 @@ import numpy as np
 from underload import metrics
 from underload.course import Points
 from underload.decoder import detokenize
-from underload.labs import latency_budget as lab
+from underload.labs import latency_budget as lab, why_batching_wins
 
 class Fake:
     def __getattr__(self, name):
@@ -98,6 +98,11 @@ def check(process: Process, answer: str, test: str = ORACLE, library: list[str] 
         "def percentile(v, q):\n    try:\n        return metrics.percentile(v, q)\n    finally: pass",
         "from concurrent.futures import ThreadPoolExecutor as Pool\ndef percentile(v, q):\n"
         "    with Pool(1) as p: return p.submit(metrics.percentile, v, q).result()",
+        "exec(compile('def percentile(*a): return metrics.percentile(*a)', 'helper.py', 'exec'))",
+        "exec(compile('def percentile(*a): return metrics.percentile(*a)', '<cell set-up>', 'exec'))",
+        "exec(compile('def percentile(*a): return metrics.percentile(*a)', '<cell task-1-check>', 'exec'))",
+        "exec(compile('def percentile(*a): return metrics.percentile(*a)', np.__file__, 'exec'),\n"
+        "     {'__name__': 'numpy', 'metrics': metrics}, globals())",
         "open('own.py','w').write('from underload import metrics\\ndef percentile(*a):return metrics.percentile(*a)')\n"
         "from own import percentile",
     ],
@@ -184,6 +189,27 @@ def test_switching_the_watch_off_is_seen(student: Process, answer: str) -> None:
 
 
 @needs_processes
+def test_a_check_of_the_lab_is_no_oracle(student: Process) -> None:
+    answer = """
+from underload.labs import why_batching_wins as checks
+def answer(o, t):
+    try:
+        checks.check_knee(lambda *a: 0.0, o, t)
+    except AssertionError as error:
+        return float(str(error).rpartition(" ")[2])
+"""
+    test = """
+from underload.labs import why_batching_wins as checks
+points = Points(1)
+with points.check(1, "knee"):
+    checks.check_knee(answer)
+points.earned()
+"""
+    tested = check(student, answer, test, [])
+    assert (tested.points, tested.used) == (0, "underload.labs.why_batching_wins.check_knee"), tested
+
+
+@needs_processes
 def test_use_before_the_end_counts_when_the_test_does_not_end(student: Process) -> None:
     test = ORACLE.replace("points.earned()", "with points.check(0, 'more'):\n    end()\npoints.earned()")
     tested = check(
@@ -231,6 +257,27 @@ def test_a_name_that_the_library_lacks_is_refused() -> None:
         ("from underload.course import inside\ninside.Test.run = None", "underload.course.inside.Test.run"),
         ("from underload.course import wire\n"
          "wire.receive = lambda source, former=wire.receive: former(source)", "underload.course.wire.receive"),
+        ("import ast\nast.parse = None", "ast.parse"),
+        ("np.isclose.__wrapped__.__code__ = (lambda *a, **k: True).__code__", "numpy.isclose"),
+        ("import contextlib as c\nc._GeneratorContextManager.__exit__ = lambda self, *e: (next(self.gen, 0), True)[1]",
+         "contextlib._GeneratorContextManager.__exit__"),
+        ("import warnings\nf = warnings.catch_warnings.__exit__\n"
+         "warnings.catch_warnings.__exit__ = lambda self, *e: (f(self, *e), True)[1]",
+         "warnings.catch_warnings.__exit__"),
+        ("import asyncio\nasyncio.BaseEventLoop.run_until_complete = lambda *a: 99",
+         "asyncio.base_events.BaseEventLoop.run_until_complete"),
+        ("import asyncio\nasyncio.get_event_loop().run_until_complete = lambda work: work.close()", None),
+        ("get_ipython().input_transformers_cleanup.append(lambda lines: ['points.earned()'])", None),
+        ("get_ipython().transform_cell = lambda text: 'points.earned()'", None),
+        ("from IPython.core.builtin_trap import BuiltinTrap\nBuiltinTrap.__enter__ = None", None),
+        ("import types\nclass Module(types.ModuleType):\n    percentile = lambda *a: 7\n"
+         "    def __getattribute__(self, name): return type(self).percentile\nmetrics.__class__ = Module",
+         "underload.metrics"),
+        ("import sys\nsys.meta_path.insert(0, None)", None),
+        ("from underload.labs import why_batching_wins as w\nw._NO_TIME = 1.0",
+         "underload.labs.why_batching_wins._NO_TIME"),
+        ("from underload import shapes\nvars(shapes.shape('smollm2-135m'))['num_layers'] = 0",
+         "underload.shapes.named._ALL"),
         ("metrics = None", "metrics"),
         ("del metrics", "metrics"),
         ("Points = None", "Points"),
@@ -254,9 +301,63 @@ points.earned()
     assert (tested.points, tested.error) == (1, ""), tested
     assert [one.said for one in tested.checks] == ["", "no"]
     if named:
-        assert named in tested.restored
+        assert any(named in one for one in tested.restored), tested
     else:
         assert tested.restored == ()
+
+
+@needs_processes
+@pytest.mark.parametrize(
+    ("tampering", "named"),
+    [
+        ("lab._close = lambda *a: True", "underload.labs.latency_budget._close"),
+        ("lab.check_calls = lambda *a: None", "underload.labs.latency_budget.check_calls"),
+        ("Points.check = None", "underload.course.points.Points.check"),
+        ("import contextlib\n    contextlib._GeneratorContextManager.__exit__ = lambda *a: True",
+         "contextlib._GeneratorContextManager.__exit__"),
+    ],
+)  # fmt: skip
+def test_what_an_answer_changes_while_it_is_checked_costs_the_check(
+    student: Process, tampering: str, named: str
+) -> None:
+    test = """
+points = Points(3)
+with points.check(1, "changes"):
+    answer()
+with points.check(1, "wrong"):
+    assert lab._close(1.0, 2.0), "no"
+with points.check(1, "right"):
+    assert lab._close(2.0, 2.0)
+points.earned()
+"""
+    tested = check(student, f"def answer():\n    {tampering}", test)
+    said = [one.said for one in tested.checks]
+    assert tested.points == 1 and said[1:] == ["no", ""] and named in said[0], tested
+    assert tested.restored == (named,)
+
+
+@needs_processes
+def test_a_given_cell_after_a_student_s_finds_the_library_as_it_was(root: Process) -> None:
+    poison = """
+import types, underload.labs, underload.course
+import builtins
+underload.labs.latency_budget = types.ModuleType("fake")
+underload.course.Points = None
+get_ipython().input_transformers_cleanup.append(lambda lines: ["1/0"])
+builtins.abs = lambda value: 7
+"""
+    with root.fork() as student:
+        assert student.run(poison, name="own").error == ""
+        assert student.run(SET_UP + "size = abs(-2)", name="set-up", given=True).error == ""
+        test = """
+points = Points(1)
+with points.check(1, "as it was"):
+    assert lab.check_calls and size == 2
+points.earned()
+"""
+        tested = student.test(test, name="c", given=[*GIVEN, "size"])
+        assert tested.points == 1, tested
+        assert {"underload.course.Points", "underload.labs.latency_budget", "builtins.abs"} <= set(tested.restored)
 
 
 @needs_processes
@@ -296,7 +397,7 @@ with points.check(1, "both"):
 points.earned()
 """
     tested = student.test(test, name="c", library=LIBRARY, given=[*GIVEN, "helper", "scale", "large"])
-    assert (tested.points, tested.used, tested.restored) == (1, "", (*RESTORED, "scale")), tested
+    assert (tested.points, tested.used, tested.restored) == (1, "", ("scale", *RESTORED)), tested
 
 
 @needs_processes

@@ -124,7 +124,8 @@ class Inside:
         self.output = Printed(self.limits.output)
         self.loop = Loop()
         self.given: dict[str, Any] = {}  # what the source's own cells bound: name -> object
-        self.given_cells: set[str] = set()  # their file names
+        self.given_code: set[tuple[Any, ...]] = set()  # what their code looks like
+        self.put_back: list[str] = []  # what cells had changed and a given cell found put back
         self.cells: dict[str, str] = {}  # file name -> source of all cells so far
         self.bound: set[str] = set()  # names that other cells bound
         self.running = False
@@ -140,6 +141,7 @@ class Inside:
         builtins.input = getpass.getpass = _nobody
         warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # IPython's advice at `sys.exit`
         self.shell = _shell(self)
+        self.shell.builtin_trap.activate()  # for good: `display` and `get_ipython` are builtins as others are
         signal.signal(signal.SIGCHLD, lambda *_: self._reap_forks())
 
     # --- commands
@@ -166,15 +168,17 @@ class Inside:
         given = command["given"] or not self.shut
         cell = self.file_name(command["name"], command["code"])
         before = dict(self.shell.user_ns)
+        if given and self.fingerprint is not None and self.shut:
+            self.put_back = sorted({*self.put_back, *self.fingerprint.restore()})
         if given:
-            self.given_cells.add(cell)
+            self.given_code |= self._looks(command["python"], cell)
         if not self.shut:
             self.fingerprint = self.reading = None
         loaded = set(sys.modules)
         self.output.limit = self.limits.output
         self.output.clear()
         sys.stdout = sys.stderr = self.output
-        error = self._execute(command["code"], cell)
+        error = self._execute(command["code"], cell, command["python"] if given and self.shut else None)
         with sandbox.spare() if self.shut else contextlib.nullcontext():
             try:
                 reply = self._told(error)
@@ -210,6 +214,12 @@ class Inside:
             file = f"<cell {name} ({count})>"
         return file
 
+    def _looks(self, python: str, cell: str) -> set[tuple[Any, ...]]:
+        """What the code of a cell looks like that is Python already."""
+        with contextlib.suppress(Exception):  # what is wrong with it is told when it runs
+            return watch.looks(_statements(python, cell, self.shell.compile.flags))
+        return set()
+
     def _full(self) -> bool:
         """Whether a cell that ran out of memory left so much of it occupied that the next ones would too."""
         import gc
@@ -231,12 +241,13 @@ class Inside:
             "cut": cut,
         }
 
-    def _execute(self, code: str, cell: str) -> BaseException | None:
-        """Run a cell; what it raised."""
+    def _execute(self, code: str, cell: str, python: str | None) -> BaseException | None:
+        """Run a cell; what it raised. python: of a given cell after a student's, run past IPython, whose transformers
+        and hooks they may have set."""
         signal.signal(signal.SIGINT, self._interrupt)
         self.shell.cell_name = cell
         self.shell.failure = None
-        task = self.loop.create_task(self._cell(code))
+        task = self.loop.create_task(self._cell(code) if python is None else self._plain_cell(python, cell))
         try:
             self.running = True
             try:
@@ -275,6 +286,18 @@ class Inside:
         shell.failure = result.error_before_exec or result.error_in_exec or shell.failure
         shell.last_execution_result = None
         result.result = None
+
+    async def _plain_cell(self, python: str, cell: str) -> None:
+        space = self.shell.user_ns
+        space["__builtins__"] = builtins
+        await _evaluate(_statements(python, cell, self.shell.compile.flags), space)
+
+    def own_loop(self) -> Loop:
+        """The event loop without what a cell has put in front of its methods."""
+        self.loop.__class__ = Loop
+        for name in [name for name, value in vars(self.loop).items() if callable(value) and hasattr(Loop, name)]:
+            delattr(self.loop, name)
+        return self.loop
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.running:
@@ -404,6 +427,7 @@ class Test:
         self.cell = process.file_name(message["name"], message["code"])
         self.seconds = float(message["check_seconds"])
         self.watch: watch.Watch | None = None
+        self.put_back: set[str] = set()
 
     def run(self, restored: list[str]) -> dict[str, Any]:
         """Run it; what to answer. restored: what had been tampered with, and is put right."""
@@ -412,25 +436,34 @@ class Test:
         output.clear()
         sys.stdout = sys.stderr = output
         space, more = self._space(set(message["given"]))
-        restored = restored + more
-        points.hidden_seed = bytes.fromhex(message["hidden_seed"])
-        points.around = lambda what: Around(self, what)
+        self.put_back.update(restored, more, process.put_back)
+        set_up = {"hidden_seed": bytes.fromhex(message["hidden_seed"]), "around": lambda what: Around(self, what)}
+        vars(points).update(set_up)
+        if process.fingerprint is not None:
+            process.fingerprint.expect(points.__name__, **set_up)
         earned: Any = None
         failure: BaseException | None = None
         used = ""
         try:
             code, names = self._compiled(message["code"])
             folder = process.folder if process.shut else ""
-            self.watch = watch.Watch(message["library"], self.cell, process.given_cells, folder)
+            self.watch = watch.Watch(message["library"], watch.looks(code), process.given_code, folder)
             theirs = [space[name] for name in sorted((process.bound - set(message["given"])) & names) if name in space]
             used = self.watch.held(theirs)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            with process.shell.builtin_trap, self.watch:
-                earned = process.loop.run_until_complete(_evaluate(code, space))
+            with self.watch:
+                earned = process.own_loop().run_until_complete(_evaluate(code, space))
         except BaseException as error:
             failure = error
+        self.restore()
         used = used or (self.watch.used if self.watch else "")
-        return self._reply(earned, failure, used, restored)
+        return self._reply(earned, failure, used, sorted(self.put_back))
+
+    def restore(self) -> list[str]:
+        """Put back what the answer has changed since the test began; its names."""
+        found = self.process.fingerprint.restore() if self.process.fingerprint else []
+        self.put_back.update(found)
+        return found
 
     def _space(self, given: set[str]) -> tuple[dict[str, Any], list[str]]:
         """A copy of the namespace in which the source's own names are what they were, and builtins are builtins."""
@@ -454,14 +487,13 @@ class Test:
 
     def _compiled(self, source: str) -> tuple[list[CodeType], set[str]]:
         """The cell's code: what runs, and last the expression that is its result. And the names it reads."""
-        transformed = self.process.shell.transform_cell(source)
-        lines = transformed.splitlines(keepends=True)
-        linecache.cache[self.cell] = (len(transformed), None, lines, self.cell)
-        tree = ast.parse(transformed, self.cell)
+        linecache.cache[self.cell] = (len(source), None, source.splitlines(keepends=True), self.cell)
+        tree = ast.parse(source, self.cell)
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        if not tree.body or not isinstance(tree.body[-1], ast.Expr):
+        end = tree.body.pop() if tree.body else None
+        if not isinstance(end, ast.Expr):
             raise SyntaxError("a test cell must end in points.earned()")
-        last = ast.Expression(tree.body.pop().value)
+        last = ast.Expression(end.value)
         return [
             compile(tree, self.cell, "exec", _TOP_LEVEL_AWAIT),
             compile(last, self.cell, "eval", _TOP_LEVEL_AWAIT),
@@ -524,6 +556,10 @@ class Around:
         self.active = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        changed = self.test.restore()
+        if error is None and changed:
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            raise RuntimeError(f"the answer changed {', '.join(changed[:3])}{more} while it was checked")
         if isinstance(error, TimeOver):
             raise TimeoutError(f"did not end within {self.test.seconds:g} s").with_traceback(tb) from None
         if isinstance(error, MemoryError):
@@ -560,6 +596,14 @@ def _moved(value: Any, old: dict[str, Any], new: dict[str, Any]) -> Any:
     moved = FunctionType(value.__code__, new, value.__name__, value.__defaults__, value.__closure__)
     moved.__kwdefaults__ = value.__kwdefaults__
     return functools.update_wrapper(moved, value, updated=("__dict__",))
+
+
+def _statements(python: str, cell: str, flags: int) -> list[CodeType]:
+    """A cell's code, each statement by itself as IPython does it: the bytecode depends on what stands beside."""
+    return [
+        compile(ast.Module([node], []), cell, "exec", flags | _TOP_LEVEL_AWAIT, dont_inherit=True)
+        for node in ast.parse(python, cell).body
+    ]
 
 
 async def _evaluate(code: list[CodeType], space: dict[str, Any]) -> Any:

@@ -1,8 +1,8 @@
 """Whether a test met the student's own answer: what was tampered with, and what the library did in its place.
 
-Tampering: `Fingerprint` remembers, before any student code, what the tests rely on (all loaded modules of `underload`
-with their classes and functions' code; shallowly the builtins and the modules in `SHALLOW`). `restore` puts back what
-differs and names it.
+Tampering: `Fingerprint` remembers, before any student code, what the tests rely on: the modules of `underload`, the
+builtins and the modules in `RELIED_ON`, with their classes and the code of their functions. `restore` puts back what
+differs and names it: before a test, before and after each of its checks, and before a cell of the source's own.
 
 Library use: `Watch` looks at every call of a Python function during a test (`sys.setprofile`). A call into one of
 the watched functions with a frame of the student's code anywhere above it means that the answer used it. So aliases,
@@ -17,6 +17,10 @@ a test hands over a list, or a generator expression of its own.
 What it does not see: library code that numba compiled or that is written in C (it has no frames); a copy of the
 library's source text, renamed (near-identical submissions are listed by the grader for a person to look at); a lazy
 `map` over a library function that the answer hands back and the test consumes.
+
+What none of this stops: the student's code runs in the process that is checked. Whoever looks for this module's own
+objects there (through the stack, the garbage collector, IPython's shell) can change what they remember, or the points
+themselves, and leave no trace. A person who reads the answer sees it at once.
 """
 
 from __future__ import annotations
@@ -29,21 +33,29 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-#: Modules whose attributes tests rely on; compared one by one, without looking into what they are.
-SHALLOW = (
+#: Modules that tests and what runs them rely on: their attributes, and the classes and functions that are their own.
+RELIED_ON = (
     "builtins", "math", "cmath", "statistics", "random", "itertools", "functools", "collections", "operator", "json",
-    "io", "contextlib", "warnings", "traceback", "hashlib", "html", "dataclasses", "inspect", "copy", "types",
+    "io", "contextlib", "warnings", "traceback", "hashlib", "html", "dataclasses", "inspect", "copy", "types", "typing",
+    "abc", "ast", "codecs", "enum", "linecache", "numbers", "re", "signal", "socket", "selectors", "threading",
+    "asyncio", "asyncio.base_events", "asyncio.events", "asyncio.selector_events", "asyncio.unix_events",
+    "importlib", "importlib._bootstrap", "importlib._bootstrap_external", "json.decoder", "json.encoder",
     "numpy", "numpy.random", "numpy.linalg", "numpy.testing", "pytest", "scipy.stats", "torch", "torch.testing",
 )  # fmt: skip
+
+#: Set anew by every `warnings.catch_warnings`, which nobody need have tampered with.
+_TURNING = {("warnings", "filters"), ("warnings", "showwarning"), ("warnings", "_showwarnmsg_impl")}
 
 #: Loaded before the fingerprint is taken: what a student's cell loads first has no former state to go back to.
 EARLY = ("numpy.random", "numpy.linalg", "numpy.testing", "underload.request", "underload.shapes", "underload.metrics")
 
 SWITCHED_OFF = "the watch over library calls was switched off"
 _ABSENT = object()
+_CONSTANT = (int, float, str, bytes, tuple, frozenset)
 _DEEP = 1000  # entries of a container that are looked at
 
 
@@ -52,12 +64,16 @@ class Fingerprint:
 
     def __init__(self) -> None:
         self.modules: dict[str, ModuleType] = {}
+        self._kinds: dict[str, type] = {}
         self._attributes: dict[str, dict[str, Any]] = {}
         self._classes: dict[type, tuple[str, dict[str, Any]]] = {}
         self._functions: dict[int, _Function] = {}
         self._containers: list[tuple[str, Any, Any]] = []
+        self._frozen: dict[int, tuple[str, Any, dict[str, Any]]] = {}
         for name in EARLY:
             importlib.import_module(name)
+        finders: tuple[list[Any], ...] = (sys.meta_path, sys.path_hooks)
+        self._finders = [(found, list(found)) for found in finders]
         self.add(list(sys.modules))
 
     def add(self, names: Iterable[str]) -> None:
@@ -65,23 +81,45 @@ class Fingerprint:
         for name in names:
             module = sys.modules.get(name)
             ours = name == "underload" or name.startswith("underload.")
-            if isinstance(module, ModuleType) and (ours or name in SHALLOW):
+            if isinstance(module, ModuleType) and (ours or name in RELIED_ON):
                 self.modules[name] = module
-                self._attributes[name] = dict(vars(module))
-                if ours:
-                    self._look_into(name, module)
+                self._kinds[name] = type(module)
+                self._attributes[name] = {
+                    key: value for key, value in vars(module).items() if (name, key) not in _TURNING
+                }
+                self._look_into(name, module, ours)
+        self._quick = [
+            (record.function, *record.former[:2], bool(record.former[2] or record.function.__kwdefaults__), record)
+            for record in self._functions.values()
+        ]
 
-    def _look_into(self, name: str, module: ModuleType) -> None:
+    def expect(self, module: str, **values: Any) -> None:
+        """Set these in a module, and remember them as what it is from now on."""
+        vars(sys.modules[module]).update(values)
+        self._attributes[module].update(values)
+
+    def _look_into(self, name: str, module: ModuleType, ours: bool) -> None:
         for attribute, value in vars(module).items():
             path = f"{name}.{attribute}"
             if isinstance(value, type):
                 if value.__module__ == name:
                     self._add_class(path, value)
-            elif type(value) in (dict, list, set):
-                if not attribute.startswith("_") and len(value) <= _DEEP:
-                    self._containers.append((path, value, value.copy()))
+            elif type(value) in (dict, list, set, tuple):
+                if ours and len(value) <= _DEEP:
+                    if not attribute.startswith("_") and not isinstance(value, tuple):
+                        self._containers.append((path, value, value.copy()))
+                    for one in value.values() if isinstance(value, dict) else value:
+                        self._add_frozen(path, one)
             elif getattr(value, "__module__", None) == name:
                 self._add_function(path, value)
+                if ours:
+                    self._add_frozen(path, value)
+
+    def _add_frozen(self, path: str, value: Any) -> None:
+        """A frozen dataclass's object, which nothing honest changes."""
+        about = getattr(type(value), "__dataclass_params__", None)
+        if about is not None and about.frozen and hasattr(value, "__dict__"):
+            self._frozen.setdefault(id(value), (path, value, dict(vars(value))))
 
     def _add_class(self, path: str, cls: type) -> None:
         if cls in self._classes:
@@ -102,8 +140,21 @@ class Fingerprint:
         Returns:
             its dotted names, sorted.
         """
-        found = [record.path for record in self._functions.values() if record.restore()]
+        # Some thousands of functions, after every check: hardly any of them has keyword defaults.
+        changed = [
+            record
+            for function, code, defaults, keywords, record in self._quick
+            if function.__code__ is not code or function.__defaults__ is not defaults or keywords
+        ]
+        found = [record.path for record in changed if record.restore()]
+        for finders, first in self._finders:
+            # Finders of packages that were imported since are none of our business, behind those that were there.
+            if len(finders) < len(first) or any(one is not other for one, other in zip(finders, first, strict=False)):
+                finders[:] = first + [one for one in finders if not any(one is other for other in first)]
         for name, module in self.modules.items():
+            if type(module) is not self._kinds[name]:  # its own `__getattribute__` would answer for it
+                object.__setattr__(module, "__class__", self._kinds[name])
+                found.append(name)
             if sys.modules.get(name) is not module:
                 sys.modules[name] = module
                 found.append(name)
@@ -115,14 +166,24 @@ class Fingerprint:
                 container.clear()
                 container.extend(former) if isinstance(container, list) else container.update(former)
                 found.append(path)
+        for path, value, attributes in self._frozen.values():
+            present = vars(value)
+            if any(present.get(name, _ABSENT) is not former for name, former in attributes.items()):
+                present.update(attributes)
+                found.append(path)
         return sorted(set(found))
 
     @staticmethod
     def _restore_module(module: ModuleType, former: Mapping[str, Any]) -> Iterator[str]:
         space = vars(module)
+        if _untouched(space, former):
+            return
         for name, value in former.items():
-            # A private datum is a module's own state, such as what it has computed once; a private function is not.
-            if space.get(name, _ABSENT) is not value and (callable(value) or not name.startswith("_")):
+            # A private datum is a module's own state, such as what it has computed once; a private function or constant
+            # is not.
+            if space.get(name, _ABSENT) is not value and (
+                callable(value) or not name.startswith("_") or (name.isupper() and type(value) in _CONSTANT)
+            ):
                 space[name] = value
                 yield name
         for name in [name for name in space if name not in former]:
@@ -175,6 +236,8 @@ def _functions(value: Any, depth: int = 3) -> Iterator[FunctionType]:
         inner = [value.func]
     elif isinstance(value, functools._lru_cache_wrapper):
         inner = [value.__wrapped__]
+    elif callable(value) and not isinstance(value, type):  # NumPy's dispatchers are such
+        inner = [getattr(value, "__wrapped__", None)]
     else:
         return
     for part in inner:
@@ -185,6 +248,8 @@ _CHANGING = {"__dict__", "__weakref__", "__doc__", "__abstractmethods__", "_abc_
 
 
 def _restore_class(cls: type, former: Mapping[str, Any]) -> Iterator[str]:
+    if _untouched(vars(cls), former):
+        return
     present = dict(vars(cls))
     for name, value in former.items():
         if name not in _CHANGING and present.get(name, _ABSENT) is not value:
@@ -197,6 +262,12 @@ def _restore_class(cls: type, former: Mapping[str, Any]) -> Iterator[str]:
             with contextlib.suppress(AttributeError, TypeError):
                 type.__delattr__(cls, name)
                 yield name
+
+
+def _untouched(space: Mapping[str, Any], former: Mapping[str, Any]) -> bool:
+    """Whether names and values are the same objects in the same order. By identity: a student's object may be equal to
+    anything. Most are, and this says so in compiled code."""
+    return len(space) == len(former) and all(map(is_, space, former)) and all(map(is_, space.values(), former.values()))
 
 
 def _same(container: Any, former: Any) -> bool:
@@ -233,21 +304,39 @@ def resolve(dotted: str) -> Any:
     raise LookupError(f"the library has no {dotted!r}: correct the lab's list of what an answer may not use")
 
 
+def look(code: CodeType) -> tuple[Any, ...]:
+    """What tells a code object from others. Code objects themselves compare their inline caches, which change."""
+    constants = tuple(repr(one) for one in code.co_consts if not isinstance(one, CodeType))
+    return code.co_qualname, code.co_firstlineno, code.co_code, code.co_names, code.co_varnames, constants
+
+
+def looks(code: Iterable[CodeType]) -> set[tuple[Any, ...]]:
+    """Those of code objects and of the functions and classes in them."""
+    found: set[tuple[Any, ...]] = set()
+    left = list(code)
+    while left:
+        one = left.pop()
+        found.add(look(one))
+        left += [constant for constant in one.co_consts if isinstance(constant, CodeType)]
+    return found
+
+
 @dataclass
 class Watch:
     """Watches a test for calls of the library's own version by the student's code.
 
-    library: full dotted names of functions and classes; test: the file name of the test's own code; given: those of
+    library: full dotted names of functions and classes; test: the test's own code, as `looks` has it; given: that of
     the source's own cells; folder: the student's, whose modules count as theirs.
-    `used` is the first that the student's code called, or SWITCHED_OFF.
+    `used` is the first that the student's code called, or SWITCHED_OFF. A lab's own checks count, too: an answer that
+    calls one reads in its message what is wanted.
 
     Raises:
         LookupError: the library has no such function or class.
     """
 
     library: Sequence[str]
-    test: str = ""
-    given: Collection[str] = ()
+    test: Collection[tuple[Any, ...]] = ()
+    given: Collection[tuple[Any, ...]] = ()
     folder: str = ""
     used: str = ""
     _codes: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -268,6 +357,11 @@ class Watch:
                     self._watch(part, dotted)
             else:
                 self._watch(value, dotted)
+        for name, module in list(sys.modules.items()):
+            if name.startswith("underload.labs."):
+                for attribute, value in list(vars(module).items()):
+                    if attribute.startswith("check_") and isinstance(value, FunctionType):
+                        self._watch(value, f"{name}.{attribute}")
 
     def _watch(self, value: Any, dotted: str) -> None:
         home = getattr(sys.modules.get(getattr(value, "__module__", "")), "__file__", None)
@@ -283,7 +377,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._seen = self._make()
-        if self.library:
+        if self._names:
             threading.setprofile(self._seen)
             sys.setprofile(self._seen)
             sys.addaudithook(self._touched)
@@ -291,7 +385,7 @@ class Watch:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self.library:
+        if self._on:
             self._on = False
             if sys.getprofile() is not self._seen and not self.used:
                 self.used = SWITCHED_OFF
@@ -327,7 +421,7 @@ class Watch:
             return True
         above = frame.f_back
         while above is not None:
-            if above.f_code.co_filename == self.test:
+            if look(above.f_code) in self.test:
                 return False  # the test's own call, even where the answer drew on something that the test gave it
             if self._theirs(above):
                 return True
@@ -335,13 +429,19 @@ class Watch:
         return False
 
     def _theirs(self, frame: FrameType) -> bool:
-        file = frame.f_code.co_filename
-        if file in self.given:
+        """Whether a frame is of the student's code. A file's name is what `compile` was told, and proves nothing."""
+        code, space = frame.f_code, frame.f_globals
+        if look(code) in self.given:
             return False
+        file = code.co_filename
         if file.startswith("<cell ") or (self.folder and file.startswith(self.folder)):
             return True
-        # What `exec` compiled has the notebook's own globals, or new ones without a name.
-        return file.startswith("<") and frame.f_globals.get("__name__", "__main__") in ("__main__", "builtins")
+        # What `exec` compiled has the notebook's own globals, or new ones; a module's are the module's.
+        name = space.get("__name__", "__main__")
+        module = sys.modules.get(name) if isinstance(name, str) and name != "__main__" else None
+        if not file.startswith("<"):
+            return module is None or vars(module) is not space
+        return name in ("__main__", "builtins")
 
     def held(self, values: Iterable[Any]) -> str:
         """The dotted name of the library's own version that one of these values is, holds, or is made from; or ""."""
