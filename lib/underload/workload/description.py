@@ -289,8 +289,9 @@ def _verdict(rows: int, cv: float | None, found: list[Dispersion]) -> str:
     times = f"{worst.index:.3g} times the variance of a Poisson process in windows of {_span(worst.window)}"
     if worst.index < 1:
         return f"Is it Poisson? No, it is more regular: {times}."
-    small = abs(first.index - 1) < 0.5
-    if small and (cv is None or abs(cv - 1) < 0.2):
+    # From one window to the next like Poisson, and gaps not far from it: what is left is a rate that changes slowly.
+    drifts = first.neighbours - 1 < max(0.2, 0.3 * (first.index - 1))
+    if drifts and (cv is None or cv < 1.5):
         near = f"near Poisson from gap to gap (CV {cv:.3g})" if cv is not None else "near Poisson in short windows"
         return (
             f"Is it Poisson? No. It is {near}, but its rate wanders: {times}. A formula that assumes Poisson arrivals "
