@@ -31,7 +31,7 @@ def test_an_open_loop_on_a_station_is_simulate() -> None:
 
 
 def test_a46_one_connection_hides_the_wait_from_those_who_ask_when_it_was_sent() -> None:
-    """10/s on schedule, one connection, .19 s of service: .19 each from the send; .19, .28, … 1.00 from the schedule."""
+    """10/s on schedule, one connection, .19 s of service: .19 each from the send, .19 to 1.00 from the schedule."""
     queue = EventQueue()
     log = open_loop(plan([i / 10 for i in range(10)]), submit_to(station(queue), lambda p: 0.19), queue, connections=1)
     assert log.latencies_from_send == pytest.approx([0.19] * 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -96,6 +97,18 @@ def test_cancelled_events_neither_run_nor_count_nor_stay() -> None:
     assert not queue.cancel(many[0])
     assert queue.run() == 1 and seen == ["kept"]
     assert not queue.cancel(kept)  # it has run
+
+
+def test_what_is_left_after_many_are_cancelled_keeps_its_order() -> None:
+    rng = np.random.default_rng(1)
+    times = rng.random(3_000)
+    queue, seen = EventQueue(), []
+    events = [queue.at(time, seen.append, time) for time in times.tolist()]
+    doomed = rng.permutation(3_000)[:2_700]
+    for i in doomed.tolist():
+        queue.cancel(events[i])
+    queue.run()
+    assert seen == sorted(np.delete(times, doomed).tolist())
 
 
 def test_an_action_may_cancel_others_while_the_queue_runs() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,7 +84,7 @@ def test_both_paths_agree_on_a_long_run(servers: int, buffer: int | None, law: S
 def test_the_plain_path_serves_where_numba_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     from underload.simulation import fast
 
-    monkeypatch.setitem(__import__("sys").modules, "numba", None)
+    monkeypatch.setitem(sys.modules, "numba", None)
     fast._compiled.cache_clear()
     try:
         arrival, service = np.array([0.0, 1.0, 1.5]), np.array([2.0, 1.0, 1.0])
@@ -504,3 +508,20 @@ def test_a_percentile_outside_0_to_100_is_refused() -> None:
     run = simulate(**BASE)
     with pytest.raises(UnderloadError, match="p99"):
         run.wait_quantile(101)
+
+
+def test_importing_it_is_light() -> None:
+    """What takes long to load is loaded on first use: none of it by the import, numba by a long run only."""
+    code = (
+        "import sys, underload.simulation as s\n"
+        "heavy = {'torch', 'numba', 'scipy', 'matplotlib', 'pandas'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+        "s.simulate(arrivals=[0.0, 1.0], service=[2.0, 1.0])\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    library = str(Path(__file__).resolve().parents[1] / "lib")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": library}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["[]", "[]"]

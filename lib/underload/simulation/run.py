@@ -84,12 +84,12 @@ class Run:
 
     @cached_property
     def sojourns(self) -> Array:
-        """Times in system of the customers counted."""
+        """Times in system of the customers counted, in s."""
         return self.finish[self.counted] - self.arrival[self.counted]
 
     @cached_property
     def waits(self) -> Array:
-        """Waits of the customers counted until their service began; under "ps" what sharing cost them.
+        """Waits of the customers counted until their service began, in s; under "ps" what sharing cost them.
 
         Those of one class are `run.waits[run.priority[run.counted] == 1]`.
         """
@@ -99,15 +99,17 @@ class Run:
 
     @property
     def mean_wait(self) -> float:
+        """The mean of `waits`, in s."""
         return float(_some(self.waits).mean())
 
     @property
     def mean_sojourn(self) -> float:
+        """The mean of `sojourns`, in s."""
         return float(_some(self.sojourns).mean())
 
     @property
     def mean_service(self) -> float:
-        """Of the customers counted."""
+        """Of the customers counted, in s."""
         return float(_some(self.service[self.counted]).mean())
 
     @cached_property

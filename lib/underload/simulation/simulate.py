@@ -120,21 +120,24 @@ def _by_events(
     arrival: Array, service: Array, priority: Array | None, servers: int, discipline: str, buffer: int | None
 ) -> tuple[Array, Array]:
     """Starts and finishes through the event queue; NaN for those refused."""
+    n = arrival.size
+    starts: list[float | None] = [math.nan] * n
+    finishes: list[float | None] = [math.nan] * n
+    works = service.tolist()
+
+    def note(visit: Visit) -> None:
+        starts[visit.data], finishes[visit.data] = visit.start, visit.finish
+
+    # Noted here, not kept: a million visits would keep the garbage collector busier than the simulation.
     queue = EventQueue()
-    place = station(queue, servers=servers, discipline=discipline, buffer=buffer)
-    visits: list[Visit] = []
-    enter, keep, works = place.enter, visits.append, service.tolist()
+    enter = station(queue, servers=servers, discipline=discipline, buffer=buffer, on_finish=note).enter
     if priority is None:
-        queue.at_each(arrival, lambda i: keep(enter(works[i])))
+        queue.at_each(arrival, lambda i: enter(works[i], 0.0, i))
     else:
         urgent = priority.tolist()
-        queue.at_each(arrival, lambda i: keep(enter(works[i], urgent[i])))
+        queue.at_each(arrival, lambda i: enter(works[i], urgent[i], i))
     queue.run()
-    # None becomes NaN; those refused have left, but not been served.
-    start = np.array([visit.start for visit in visits], dtype=np.float64)
-    finish = np.array([visit.finish for visit in visits], dtype=np.float64)
-    finish[np.isnan(start)] = math.nan
-    return start, finish
+    return np.array(starts, dtype=np.float64), np.array(finishes, dtype=np.float64)
 
 
 def _end(arrivals: Any, horizon: float | None, customers: int | None) -> float:
