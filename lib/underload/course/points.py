@@ -132,7 +132,7 @@ def card(earned: Earned) -> str:
     unit = "point" if earned.total == 1 else "points"
     head = f"<b>{number(earned)} of {number(earned.total)} {unit}</b>"
     if later > 1e-9:
-        head += f" so far: {number(later)} more will come from checks that are not shown here"
+        head += f" so far: {number(later)} more can come from checks that are not shown here"
     rows = "".join(_row(check) for check in earned.checks)
     return (
         '<div style="border-left:4px solid currentColor;padding:.3em .9em;max-width:52em;line-height:1.45">'
