@@ -104,6 +104,8 @@ def test_run_all_goes_on_past_an_answer_that_is_not_written_yet() -> None:
     assert "raises-exception" in by_id(made, "t2").metadata.tags
     assert "raises-exception" not in by_id(made, "t1-check").metadata.tags
     assert all("raises-exception" not in cell.metadata.get("tags", []) for cell in source.cells)
+    source.cells[1].metadata.tags.append("raises-exception")
+    assert by_id(handout(source), "setup").metadata.tags.count("raises-exception") == 1, "a hand-out checks itself"
 
 
 def test_a_hand_out_contains_nothing_that_only_the_solution_knows() -> None:

@@ -46,7 +46,7 @@ def handout(source: NotebookNode) -> NotebookNode:
             cell.metadata.pop("execution", None)
             if role(cell) in ("answer", "show"):
                 # Run All stops at a cell that fails, and these do until an answer is written: the tag lets it go on.
-                cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
+                cell.metadata["tags"] = sorted(tags(cell) | {"raises-exception"})
     made.metadata.pop("widgets", None)
     made.metadata.setdefault("underload", NotebookNode())["handout"] = digest(made)
     nbformat.validate(made)
