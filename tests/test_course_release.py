@@ -106,6 +106,7 @@ def test_what_is_no_secret_is_refused(tmp_path: Path, content: bytes) -> None:
         "name;student\nAnn;ann\nBob;bob.lee\n\n;zoë@x.edu\n",
         "\ufeffStudent,Section\r\nann,1\r\nbob.lee,1\r\n\r\nzoë@x.edu,2\r\n",
         "id\tsection\nann\t1\nbob.lee\t2\nzoë@x.edu\t1\n",
+        '"Last, First",Student\n"Lee, Ann",ann\n"Lee, Bob",bob.lee\n"X, Zoë",zoë@x.edu\n',
     ],
 )
 def test_rosters_as_they_come(tmp_path: Path, text: str) -> None:
@@ -118,9 +119,10 @@ def test_rosters_as_they_come(tmp_path: Path, text: str) -> None:
     ("students", "said"),
     [
         (["ann", "bob", "Ann"], "'Ann' .*occurs twice"),
-        (["../etc"], r"'\.\./etc' .*character"),
-        ([".hidden"], "'.hidden' .*character"),
-        (["a/b", "ann lee"], "'a/b' .*'ann lee' "),
+        (["../etc"], r"'\.\./etc' .has the character '/'"),
+        ([".hidden"], "'.hidden' .begins with '.'"),
+        (["a/b", "ann lee"], "'a/b' .*'/'.*'ann lee' .has the character space"),
+        (["Lee, Ann"], "'Lee, Ann' .has the character comma"),
         (["a\\b"], "character"),
         (["nul"], "Windows"),
         (["ann."], "Windows"),

@@ -14,12 +14,14 @@ from underload.course.marks import LabError
 #: A first row with one of these is a header; the column `student` holds the ids, else the first column does.
 _HEADINGS = {
     "student", "students", "student id", "student_id", "id", "ids", "login", "user", "username", "user name", "name",
-    "email", "e-mail", "email address", "sis login id", "sis user id", "matriculation number",
+    "email", "e-mail", "email address", "sis login id", "sis user id", "matriculation number", "full name",
+    "last, first", "first name", "last name", "surname", "given name", "family name", "section", "group",
 }  # fmt: skip
 _CANVAS_ID = "sis login id"
 _NO_STUDENTS = {"Points Possible", "Student, Test"}
 _NAME = re.compile(r"[\w][\w.@+-]*")
 _LONGEST = 64
+_CALLED = {" ": "space", ",": "comma", "\n": "line break", "\t": "tab", "\u00a0": "hard space"}
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 
 
@@ -94,8 +96,8 @@ def check_students(students: Iterable[str], where: str = "the roster") -> list[s
     if wrong:
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
         raise LabError(
-            f"{where}: {', '.join(wrong[:8])}{more}; an id is letters, digits and . _ - + @, at most {_LONGEST} "
-            "characters, and each occurs once"
+            f"{where}: {', '.join(wrong[:8])}{more}; an id is letters, digits and . _ - + @, begins with a letter, a "
+            f"digit or _, has at most {_LONGEST} characters, and occurs once. Head the column of the ids with `student`"
         )
     return list(found.values())
 
@@ -106,8 +108,10 @@ def _unfit(student: str) -> str:
         return "empty"
     if len(student) > _LONGEST:
         return f"{len(student)} characters"
-    if not _NAME.fullmatch(student):
-        return "has a character that a folder's name should not have"
+    odd = next((letter for letter in student if not re.fullmatch(r"[\w.@+-]", letter)), "")
+    if odd or not _NAME.fullmatch(student):
+        what = _CALLED.get(odd or student[0], repr(odd or student[0]))
+        return f"has the character {what}" if odd else f"begins with {what}"
     if student.endswith(".") or student.split(".")[0].casefold() in _RESERVED:
         return "is no folder name on Windows"
     return ""

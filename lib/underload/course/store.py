@@ -28,7 +28,11 @@ def store(path: Path, timeout: float = 600) -> float:
     notebook = nbformat.read(path, as_version=4)
     start = time.perf_counter()
     NotebookClient(
-        notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+        notebook,
+        timeout=timeout,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        extra_arguments=["--log-level=ERROR"],  # it warns of what is no matter between two processes of one person
     ).execute()
     seconds = time.perf_counter() - start
     for cell in notebook.cells:
