@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 
 import pytest
 from nbformat import NotebookNode
@@ -12,6 +13,7 @@ from sample_task_lab import task_lab
 from underload.course import LabError, handout
 from underload.course.answers import answer_cells, solved
 from underload.course.assemble import Assembly, assemble, given_names
+from underload.course.attempt import bound
 from underload.course.outline import outline
 
 
@@ -164,6 +166,26 @@ def test_an_answer_that_is_no_python_is_named_with_its_line(code: str) -> None:
     found = assemble(source, theirs)
     (problem,) = found.problems
     assert (problem.kind, problem.task) == ("syntax", "1") and "task-1-double" in problem.said
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("-" * 30_000 + "1", True),  # the parser's own limit
+        ("%a\n" * 3_000, False),
+        ("x = 1\n" * 20_000 + "%a\n" * 400, False),
+        ("a?\n" * 1_000, False),
+    ],
+)
+def test_a_cell_made_to_keep_the_grader_busy_does_not(code: str, told: bool) -> None:
+    submission = handout(task_lab())
+    cell(submission, "task-1-double")["source"] = code
+    submission.cells.append(new_code_cell(code))
+    began = time.process_time()
+    found = assemble(task_lab(), submission)
+    assert [bound(step.source) for step in found.steps if step.source == code] == [frozenset()] * 2
+    assert time.process_time() - began < 2
+    assert (("syntax", "task-1-double") in kinds(found)) == told
 
 
 @pytest.mark.parametrize("code", ["await helper()", "%matplotlib inline\nx = 1", "!ls", "x = !ls", "helper?"])

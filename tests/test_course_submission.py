@@ -308,6 +308,7 @@ NOT_NOTEBOOKS = {
     b'{"cells": [': "cut off",
     b'{\n<<<<<<< HEAD\n"cells": []': "merge conflict",
     b"[" * 100_000: "nested too deeply",
+    b'{"nbformat": 4, "cells": [], "metadata": {"underload": {"x": ' + b"[" * 700 + b"]" * 700 + b"}}}": "too deeply",
     b"[]": "it has no cells",
     b'{"nbformat": 4}': "it has no cells",
     b'{"nbformat": 4, "cells": 3}': "its cells are no list",

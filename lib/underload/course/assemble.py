@@ -9,6 +9,7 @@ problem that is told, not one that stops anything.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -198,20 +199,39 @@ def _moved(given: NotebookNode, submission: NotebookNode, matched: dict[str, Not
 
 def _broken(steps: list[Step]) -> Iterator[Problem]:
     """Answers that are no Python, by the compiler's own words."""
-    from IPython.core.inputtransformer2 import TransformerManager
-
     for step in steps:
         if step.role != "answer":
             continue
         try:
-            compile(
-                TransformerManager().transform_cell(step.source), f"<cell {step.name}>", "exec", flags=_TOP_LEVEL_AWAIT
-            )
+            compile(as_python(step.source), f"<cell {step.name}>", "exec", flags=_TOP_LEVEL_AWAIT)
         except (SyntaxError, ValueError) as error:
             line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             yield Problem("syntax", step.name, step.task, f"{step.name}{line}: {error.args[0]}")
-        except RecursionError:
+        except (RecursionError, MemoryError):  # MemoryError: the parser's own limit, in the first place
             yield Problem("syntax", step.name, step.task, f"{step.name}: too deeply nested to compile")
+
+
+def as_python(code: str) -> str:
+    """A student's cell as Python, its magics made calls of.
+
+    IPython reads the whole cell again for each line of magic, in minutes if there are hundreds: of a cell like that
+    nothing is left to look at ahead of time, and it fails where it runs, within the limits of that.
+
+    Raises:
+        SyntaxError: it is no Python as far as IPython sees.
+    """
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    magic = [line for line in code.split("\n") if _MAGIC.search(line)]
+    if not magic and not code.startswith((" ", "\t", "\n")) and ">>>" not in code and "In [" not in code:
+        return code
+    if len(magic) > 20 and not code.startswith("%%"):
+        return ""
+    return TransformerManager().transform_cell(code) if len(code) <= 100_000 else ""
+
+
+#: Lines that IPython may want to change.
+_MAGIC = re.compile(r"^\s*[%!?/,;]|\?\s*$|=\s*[%!]")
 
 
 _TOP_LEVEL_AWAIT = 0x2000  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from underload.course.assemble import Assembly, Step, assemble, given_names
+from underload.course.assemble import Assembly, Step, as_python, assemble, given_names
 from underload.course.marks import LabError
 from underload.course.outline import Outline, Part, name_of, outline, role
 from underload.course.personal import hidden_seed, seed_of
@@ -361,10 +361,8 @@ def bound(code: str) -> frozenset[str]:
     """The names that a cell binds at its top level, as far as can be seen without running it; none if it is no
     Python."""
     try:
-        from IPython.core.inputtransformer2 import TransformerManager
-
-        tree = ast.parse(TransformerManager().transform_cell(code))
-    except (SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(as_python(code))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deeply nested
         return frozenset()
     names: set[str] = set()
 

@@ -36,6 +36,7 @@ _TRACEBACK = 20_000
 _GRACE = 0.5  # seconds that threads get to end before a fork, which would lose them
 _HERE = os.path.dirname(__file__) + os.sep
 _PLAIN = (int, float, str, bytes, bool)  # bound again to an equal one, a name is what it was
+_NUMBER = r"\w+ = \d+"  # the student's own number, set before every test: nothing of the library is in it
 _TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
@@ -168,7 +169,7 @@ class Inside:
         given = command["given"] or not self.shut
         cell = self.file_name(command["name"], command["code"])
         before = dict(self.shell.user_ns)
-        if given and self.fingerprint is not None and self.shut:
+        if given and self.shut and self.fingerprint is not None and not re.fullmatch(_NUMBER, command["code"]):
             self.put_back = sorted({*self.put_back, *self.fingerprint.restore()})
         if given:
             self.given_code |= self._looks(command["python"], cell)

@@ -272,6 +272,10 @@ def _read(arrival: Arrival, given: Mapping[str, NotebookNode]) -> _Candidate:
         return _Candidate(arrival, lab, notebook, "", digest, tuple(mend(notebook, given[lab])))
     except LabError as error:
         return _Candidate(arrival, "", None, str(error), digest)
+    except RecursionError:
+        return _Candidate(
+            arrival, "", None, "it is no notebook: what it says about itself is nested too deeply", digest
+        )
 
 
 # ---- reading a notebook whoever wrote it -------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Whether a test met the student's own answer: what was tampered with, and what the library did in its place.
 
 Tampering: `Fingerprint` remembers, before any student code, what the tests rely on: the modules of `underload`, the
-builtins and the modules in `RELIED_ON`, with their classes and the code of their functions. `restore` puts back what
-differs and names it: before a test, before and after each of its checks, and before a cell of the source's own.
+builtins and the modules in `RELIED_ON`, most with their classes and the code of their functions. `restore` puts back
+what differs and names it: before a test, after each of its checks, and before a cell of the source's own.
 
 Library use: `Watch` looks at every call of a Python function during a test (`sys.setprofile`). A call into one of
 the watched functions with a frame of the student's code anywhere above it means that the answer used it. So aliases,
@@ -37,15 +37,24 @@ from operator import is_
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-#: Modules that tests and what runs them rely on: their attributes, and the classes and functions that are their own.
+#: Modules that tests and what runs them rely on: compared name by name.
 RELIED_ON = (
     "builtins", "math", "cmath", "statistics", "random", "itertools", "functools", "collections", "operator", "json",
     "io", "contextlib", "warnings", "traceback", "hashlib", "html", "dataclasses", "inspect", "copy", "types", "typing",
-    "abc", "ast", "codecs", "enum", "linecache", "numbers", "re", "signal", "socket", "selectors", "threading",
-    "asyncio", "asyncio.base_events", "asyncio.events", "asyncio.selector_events", "asyncio.unix_events",
-    "importlib", "importlib._bootstrap", "importlib._bootstrap_external", "json.decoder", "json.encoder",
+    "abc", "ast", "asyncio", "asyncio.base_events", "asyncio.events", "codecs", "enum", "linecache", "numbers", "re",
+    "selectors", "signal", "socket", "threading", "importlib", "json.decoder", "json.encoder",
     "numpy", "numpy.random", "numpy.linalg", "numpy.testing", "pytest", "scipy.stats", "torch", "torch.testing",
 )  # fmt: skip
+#: Of these also the classes and the code of the functions. Not of all: in a fork the first look at an object copies the
+#: page of memory that it lies in, and every test is a fork.
+LOOKED_INTO = {
+    "ast", "asyncio.base_events", "contextlib", "functools", "json.decoder", "linecache", "numpy", "numpy.testing",
+    "random", "statistics", "traceback", "warnings",
+}  # fmt: skip
+
+#: No test takes anything from a picture, nor from what makes hand-outs and reports.
+_NO_PART = ("underload.figures", "underload.course.")
+_PART = {"underload", *(f"underload.course.{name}" for name in ("points", "inside", "watch", "wire", "sandbox"))}
 
 #: Set anew by every `warnings.catch_warnings`, which nobody need have tampered with.
 _TURNING = {("warnings", "filters"), ("warnings", "showwarning"), ("warnings", "_showwarnmsg_impl")}
@@ -80,14 +89,15 @@ class Fingerprint:
         """Remember these modules as they are now."""
         for name in names:
             module = sys.modules.get(name)
-            ours = name == "underload" or name.startswith("underload.")
+            ours = name in _PART or (name.startswith("underload.") and not name.startswith(_NO_PART))
             if isinstance(module, ModuleType) and (ours or name in RELIED_ON):
                 self.modules[name] = module
                 self._kinds[name] = type(module)
                 self._attributes[name] = {
                     key: value for key, value in vars(module).items() if (name, key) not in _TURNING
                 }
-                self._look_into(name, module, ours)
+                if ours or name in LOOKED_INTO:
+                    self._look_into(name, module, ours)
         self._quick = [
             (record.function, *record.former[:2], bool(record.former[2] or record.function.__kwdefaults__), record)
             for record in self._functions.values()
