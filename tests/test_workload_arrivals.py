@@ -1,6 +1,10 @@
 """Arrival processes against theory: rate, CV, index of dispersion, and what no generator may do to hit a number."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +26,8 @@ from underload.workload import (
     Windowed,
     dispersion,
 )
+
+LIB = str(Path(__file__).resolve().parents[1] / "lib")
 
 STEADY = {
     "poisson": Poisson(4),
@@ -276,6 +282,16 @@ def test_deterministic_arrivals_do_not_drift():
 def test_nonsense_is_named_with_its_limit(make, says):
     with pytest.raises(UnderloadError, match=says):
         make()
+
+
+def test_the_package_starts_light():
+    code = (
+        "import sys, underload.workload; print(sorted({'scipy', 'matplotlib', 'torch', 'asyncio'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": LIB}
+    )
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 # ---- streams -----------------------------------------------------------------------------------------------------

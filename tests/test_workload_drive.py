@@ -336,6 +336,19 @@ def test_an_answer_that_carries_a_timeline_is_taken_over():
         assert entry.timeline.prompt_tokens == 9
 
 
+def test_a_server_that_stamps_itself_is_believed_before_its_answer():
+    """A line in front of the decoder knows when a request was queued; the decoder knows only when it was called."""
+
+    def submit(queue, planned, timeline, done):
+        timeline.queued = queue.now()
+        late = Timeline(arrival=3.0, sent=3.0, queued=3.0, scheduled=3.0, token_times=[4.0], finished=4.0)
+        late.finish_reason = "stop"
+        queue.after(4, done, late)
+
+    entry = drive_one(submit)
+    assert (entry.timeline.queued, entry.timeline.scheduled) == (0, 3)
+
+
 def test_an_answer_that_failed_by_its_own_account_is_a_failure():
     class Completion:
         error = "too long"

@@ -217,6 +217,10 @@ def test_adding_a_tenant_leaves_the_others():
     strip = [replace(r, index=0) for r in both if r.tenant == "a"]
     assert strip == [replace(r, index=0) for r in alone]
     assert {r.tenant for r in both} == {"a", "b"}
+    twins = Tenants([a, replace(a, tenant="c")]).plan(0, horizon=100)
+    times = [[r.arrival for r in twins if r.tenant == name] for name in "ac"]
+    lengths = [[r.prompt_tokens for r in twins if r.tenant == name][:50] for name in "ac"]
+    assert not set(times[0]) & set(times[1]) and lengths[0] != lengths[1]  # each has streams of its own
     assert not {s.identity for r in alone for s in r.segments} & {
         s.identity for r in both if r.tenant == "b" for s in r.segments
     }

@@ -121,6 +121,8 @@ def test_burstgpt_whole_seconds_and_failures(file):
     planned = trace.plan(seed=1)
     assert len(planned) == 41 and all(r.output_tokens > 0 for r in planned)
     assert {r.tenant for r in planned} == {"ChatGPT", "GPT-4"}
+    prompts, outputs = trace.lengths().draw(np.random.default_rng(0), 2_000)
+    assert set(zip(prompts.tolist(), outputs.tolist())) == {(r.prompt_tokens, r.output_tokens) for r in planned}
     assert len(trace.arrivals().first(np.random.default_rng(), 43)) == 43  # failures arrived, too
 
 

@@ -19,8 +19,9 @@ What to rely on:
 
 - Times are in s and rates in 1/s; instants are sorted and lie in [0, horizon).
 - Nothing is rescaled to hit a count or a duration: how many arrive is random, with mean rate x horizon.
-- The stationary processes are stationary from 0 on: time 0 is no arrival but a look at the clock, so that the first gap
-  is what is left of one (longer than the mean gap when gaps vary much; this is the inspection paradox).
+- Renewal and on/off processes are stationary from 0 on: time 0 is no arrival but a look at the clock, so that the first
+  gap is what is left of one (longer than the mean gap when gaps vary much; this is the inspection paradox).
+  `Deterministic` alone starts where its phase says.
 - A longer horizon keeps the earlier arrivals: the same generator gives the same instants, and more after them.
 """
 

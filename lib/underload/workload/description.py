@@ -53,7 +53,7 @@ def dispersion(instants: Times, window: float, span: float | None = None) -> Dis
 
     span = float(instants[-1]) if span is None and len(instants) else span or 0.0
     count = math.floor(span / window)
-    if count < 10:
+    if count < 10 or len(instants) < count:  # less than one arrival in each
         return None
     # half-open windows, and only whole ones; the allowance is for ticks that were rounded to ms
     place = np.floor(instants / window + 1e-9 + 0.002 / window).astype(np.int64)
@@ -252,7 +252,8 @@ def _times(instants: Times, step: float | None) -> dict[str, Any]:
     found = [d for w in dict.fromkeys(windows) if (d := dispersion(instants, w)) is not None]
     peak = None
     if span >= 60:
-        peak = float(np.bincount(np.floor(instants[instants < span // 60 * 60] / 60).astype(np.int64)).max()) / 60
+        minutes = np.floor(instants[instants < span // 60 * 60] / 60)
+        peak = float(np.unique(minutes, return_counts=True)[1].max()) / 60
     return {
         "span": span,
         "rate": rate,

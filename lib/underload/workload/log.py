@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,17 +103,9 @@ class Log:
     __repr__ = __str__
 
 
-# The instants that only a server knows. Arrival and send are the client's.
-_SERVER = (
-    "queued",
-    "scheduled",
-    "finished",
-    "prompt_tokens",
-    "cached_tokens",
-    "preemptions",
-    "detokenize_seconds",
-    "finish_reason",
-)
+# What only a server knows. Arrival and send are the client's.
+_INSTANTS = ("queued", "scheduled", "finished", "finish_reason")
+_COUNTS = ("prompt_tokens", "cached_tokens", "preemptions", "detokenize_seconds")
 
 
 def absorb(entry: Sent, answer: Any) -> None:
@@ -124,10 +117,13 @@ def absorb(entry: Sent, answer: Any) -> None:
         answer = answer.completions[0]
     theirs = answer if isinstance(answer, Timeline) else getattr(answer, "timeline", None)
     if isinstance(theirs, Timeline) and theirs is not entry.timeline:
-        for name in _SERVER:
-            if not getattr(entry.timeline, name) and getattr(theirs, name):
-                setattr(entry.timeline, name, getattr(theirs, name))
-        entry.timeline.token_times = entry.timeline.token_times or list(theirs.token_times)
+        mine = entry.timeline
+        for name in _INSTANTS:
+            if getattr(mine, name) is None:  # 0 s is an instant
+                setattr(mine, name, getattr(theirs, name))
+        for name in _COUNTS:
+            setattr(mine, name, getattr(mine, name) or getattr(theirs, name))
+        mine.token_times = mine.token_times or list(theirs.token_times)
         entry.error = entry.error or str(getattr(answer, "error", None) or "")
 
 
@@ -144,12 +140,21 @@ def settle(entry: Sent, now: float) -> None:
             timeline.token_times = [now] * entry.planned.output_tokens
     timeline.finished = now if timeline.finished is None else timeline.finished
     timeline.prompt_tokens = timeline.prompt_tokens or entry.planned.prompt_tokens
-    check(timeline)
+    if not _in_order(timeline):
+        check(timeline)  # says which instant is wrong, and takes its time
     if timeline.finished > now:
         raise UnderloadError(
             f"request {entry.planned.index} finished at {timeline.finished} s, and the driver's clock reads {now} s; "
             "give the server the same clock"
         )
+
+
+def _in_order(timeline: Timeline) -> bool:
+    tokens = timeline.token_times
+    stamps = (timeline.arrival, timeline.sent, timeline.queued, timeline.scheduled, *tokens[:1], *tokens[-1:])
+    known = [stamp for stamp in (*stamps, timeline.finished) if stamp is not None]
+    ordered = known == sorted(known) and tokens == sorted(tokens)
+    return ordered and not math.isnan(sum(known) + sum(tokens))
 
 
 def failed(entry: Sent, error: BaseException | str, now: float) -> None:
