@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -119,7 +120,11 @@ def test_release_to_a_class(labs: Path, tmp_path: Path, capsys: Capture) -> None
     assert seed_of(ann) != seed_of(bob)
     assert "Hand in by Friday" in (out / "ann" / LAB / "README.md").read_text()
     assert course(*words, "--deadline", "Friday") == 0
-    assert "unchanged since" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "unchanged since" in said and "new cop" not in said
+    roster.write_text("student\nann\nbob\ncy\n")
+    assert course(*words, "--deadline", "Friday") == 0
+    assert re.search(r"unchanged since [0-9-]+, 1 new copy;", capsys.readouterr().out)
 
 
 def test_release_of_a_changed_lab_says_loudly_what_to_tell(labs: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -201,3 +206,47 @@ def test_gradescope(labs: Path, tmp_path: Path, capsys: Capture) -> None:
         assert "run_autograder" in there.namelist()
     assert course("gradescope", LAB, "--labs", labs, "--out", out, "--secret", tmp_path / "none") == 2
     assert "no secret" in capsys.readouterr().err
+
+
+# ---- grade --------------------------------------------------------------------------------------------------------
+
+
+@forks
+def test_grade_says_what_it_passed_over_and_how_to_go_on(labs: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Two labs in two folders, one class: a person who names one folder must see what was not graded, and the command
+    that goes on must be one that can be typed."""
+    second, roster, secret = tmp_path / "more", tmp_path / "class.csv", tmp_path / "course secret"
+    write_notebook(queue_lab("second"), second / "second.ipynb")
+    roster.write_text("student\nann\nbob\ncy\n")
+    handed, came, out = tmp_path / "handed", tmp_path / "came", tmp_path / "graded"
+    for folder, name in ((labs, LAB), (second, "second")):
+        words = [name, "--labs", folder, "--out", handed, "--secret", secret, "--students", roster]
+        assert course("release", *words) == 0
+    for student, name in (("ann", LAB), ("ann", "second"), ("bob", "second")):
+        work = solved_by_hand(read_notebook(handed / student / name / f"{name}.ipynb"))
+        write_notebook(edited(work, t2_why="Because of their order."), came / student / f"{name}.ipynb")
+    (came / "cy").mkdir()
+    (came / "cy" / "cy.ipynb").write_bytes(b"%PDF-1.7")
+    capsys.readouterr()
+
+    options = ["--secret", secret, "--students", roster, "--workers", "1"]
+    assert course("grade", came, "--out", out, "--labs", labs, "--lab", LAB, *options) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^queue-lab +2 +1 ", said, re.MULTILINE)  # ann's, and cy's PDF
+    assert "passed over: 2 of the lab second; graded here: queue-lab" in said and "--labs DIR --labs labs" in said
+    assert "refused: cy" in said and "refused: bob" not in said
+    (again,) = [line.strip() for line in said.splitlines() if line.startswith("  underload course grade ")]
+    assert str(secret) in shlex.split(again) and "--students" in again and f"--lab {LAB}" in again
+
+    marks = {"kind": "underload-marks", "version": 1, "marks": []}
+    (out / "marks").mkdir(exist_ok=True)
+    (out / "marks" / "mine.json").write_text(json.dumps(marks))
+    assert main(shlex.split(again)[1:]) == 0
+    assert "0 results made now" in capsys.readouterr().out
+
+    assert course("grade", came, "--out", out, "--labs", labs, "--lab", LAB, "second", "--labs", second, *options) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^second +2 +0 ", said, re.MULTILINE) and "passed over" not in said
+    assert re.search(r"^\(of no lab\) +1 +1 ", said, re.MULTILINE)  # the PDF could be either
+    assert course("grade", came, "--out", out, "--labs", labs, *options, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["passed_over"] == {"second": 2}

@@ -294,6 +294,27 @@ def test_the_same_again_changes_no_file(tmp_path: Path) -> None:
     assert log.index("2026-11-30") < log.index("2026-12-07")
 
 
+def test_a_student_who_comes_later_has_a_new_copy_of_the_same_version(tmp_path: Path) -> None:
+    release({LAB: queue_lab()}, tmp_path, secret=SECRET, students=["ann", "bob"], day=DAY)
+    done = release({LAB: queue_lab()}, tmp_path, secret=SECRET, students=["ann", "bob", "cy"], day=LATER).labs[0]
+    assert (done.state, done.folders, done.new) == ("unchanged", 3, 1)
+    assert "unchanged since 2026-11-30, 1 new copy" in (tmp_path / "CHANGES.md").read_text()
+
+
+def test_copies_for_everybody_and_for_each_student_do_not_mix(tmp_path: Path) -> None:
+    plain, own = tmp_path / "plain", tmp_path / "own"
+    release({LAB: queue_lab()}, plain)
+    with pytest.raises(LabError, match="plain/queue-lab holds the copy of queue-lab for everybody.*in another folder"):
+        release({LAB: queue_lab()}, plain, secret=SECRET, students=["ann"])
+    assert not (plain / "ann").exists()
+    release({LAB: queue_lab()}, own, secret=SECRET, students=["ann", "bob"])
+    with pytest.raises(LabError, match="for 2 students.*give --students again"):
+        release({LAB: queue_lab()}, own, secret=SECRET)
+    assert not (own / LAB).exists()
+    (plain / LAB / f"{LAB}.ipynb").unlink()  # taken away by the teacher: then there is nothing to mix up
+    release({LAB: queue_lab()}, plain, secret=SECRET, students=["ann"])
+
+
 def test_a_changed_lab_replaces_and_says_what_to_tell(tmp_path: Path) -> None:
     release({LAB: queue_lab()}, tmp_path, day=DAY)
     source = edited(queue_lab(), t1="## Task 1. Who waits (about 10 minutes, 4 points)\n\nWrite `waits`, in seconds.")
@@ -427,3 +448,16 @@ def test_labs_by_name_and_from_a_folder_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="no folder"):
         read_labs(folder=tmp_path / "none")
     assert "latency-budget" in read_labs()
+
+
+def test_labs_of_several_folders(tmp_path: Path) -> None:
+    write_notebook(queue_lab(), tmp_path / "mine" / f"{LAB}.ipynb")
+    write_notebook(queue_lab("other"), tmp_path / "yours" / "other.ipynb")
+    both = [tmp_path / "mine", tmp_path / "yours"]
+    assert list(read_labs(folder=both)) == [LAB, "other"] and list(read_labs(["other"], both)) == ["other"]
+    assert list(read_labs(folder=[both[0], both[0]])) == [LAB]
+    with pytest.raises(LabError, match="no lab 'x' in mine/ or yours/; there are: queue-lab, other"):
+        read_labs(["x"], both)
+    write_notebook(queue_lab(), tmp_path / "yours" / f"{LAB}.ipynb")
+    with pytest.raises(LabError, match="two labs are called queue-lab"):
+        read_labs(folder=both)

@@ -241,9 +241,12 @@ def run_release(args: argparse.Namespace) -> None:
 
 
 def _state(one: Any) -> str:
+    from underload.course.release import copies
+
     if one.state == "first":
         return "handed out"
-    return f"unchanged since {one.date}" if one.state == "unchanged" else f"replaces {one.since}"
+    new = f", {copies(one.new)}" if one.new else ""
+    return (f"unchanged since {one.date}" if one.state == "unchanged" else f"replaces {one.since}") + new
 
 
 def _read_text(path: Path) -> str:

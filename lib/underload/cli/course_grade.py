@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import re
+import shlex
 import statistics
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from underload.course.grade import Grading
+    from underload.course.results import Result
 
 _EXAMPLES = """\
 SUBMISSIONS is whatever you downloaded: a folder a student, nbgrader's submitted/, files named
@@ -18,9 +23,10 @@ STUDENT_LAB.ipynb, a download of Canvas or Moodle, zip archives of these, or one
 
   underload course grade submissions/ --out graded
   underload course grade submissions/ --out graded --lab latency-budget --students class.csv --secret secret.txt
-  underload course grade submissions/ --out graded --marks marks.json      after the open answers were marked
+  underload course grade submissions/ --out graded --labs my-tasks --labs labs     your own labs and the book's
 
-The same command again goes on where it stopped, and grades only what is new or has changed.
+The same command again goes on where it stopped, grades only what is new or has changed, and reads the marks of open
+answers that lie in graded/marks/. Marks that lie elsewhere are named with --marks FILE.
 """
 
 
@@ -49,7 +55,14 @@ def add_grade(words: Any) -> None:
         metavar="LAB",
         help="only these (default: all)",
     )
-    parser.add_argument("--labs", type=Path, metavar="DIR", help="a folder with labs of your own")
+    parser.add_argument(
+        "--labs",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder with labs of your own, instead of the book's; may be given again for another (labs: the book's)",
+    )
     parser.add_argument("--secret", type=Path, metavar="FILE", help="the secret that the hand-outs were made with")
     parser.add_argument(
         "--students", type=Path, metavar="ROSTER.csv", help="the class: who handed in nothing is listed with 0 points"
@@ -125,14 +138,53 @@ def run(args: argparse.Namespace) -> int:
 
         print_json(_summary(done, args.out))
     else:
-        _print(done, args.out)
+        _print(done, args)
     return 0
+
+
+def _again(args: argparse.Namespace) -> str:
+    """The command as it was typed, to be typed again."""
+    words = ["underload", "course", "grade", str(args.submissions), "--out", str(args.out)]
+    if args.labs_wanted:
+        words += ["--lab", *args.labs_wanted]
+    for option, values in (
+        ("--labs", args.labs),
+        ("--secret", [args.secret]),
+        ("--students", [args.students]),
+        ("--workers", [args.workers]),
+        ("--cell-seconds", [args.cell_seconds]),
+        ("--memory", [args.memory]),
+    ):
+        for value in values:
+            if value is not None:
+                words += [option, f"{value:g}" if isinstance(value, float) else str(value)]
+    if args.hidden_messages:
+        words.append("--hidden-messages")
+    return shlex.join([*words, "--marks", *map(str, args.marks)] if args.marks else words)
+
+
+_ELSEWHERE = re.compile(r"it is a notebook of the lab '(.+?)', which is not graded here")
+
+
+def _passed_over(results: tuple[Result, ...]) -> tuple[Counter[str], set[int]]:
+    """How many notebooks came of each lab that is not graded in this run; and the results that are nothing else."""
+    labs: Counter[str] = Counter()
+    only: set[int] = set()
+    for result in results:
+        said = [] if result.status == "graded" else [result.said]
+        found = [match[1] for text in (*said, *result.notes) if (match := _ELSEWHERE.search(text))]
+        labs.update(found)
+        if said and _ELSEWHERE.search(result.said) and all(_ELSEWHERE.search(note) for note in result.notes):
+            only.add(id(result))
+    return labs, only
 
 
 def _summary(done: Grading, out: Path) -> dict[str, Any]:
     labs = []
+    elsewhere, only = _passed_over(done.results)
+    here = [result for result in done.results if id(result) not in only]
     for name, outline in done.outlines.items():
-        mine = [result for result in done.results if result.lab == name]
+        mine = [result for result in here if result.lab == name]
         graded = [result for result in mine if result.status == "graded"]
         if not mine:
             continue
@@ -149,10 +201,11 @@ def _summary(done: Grading, out: Path) -> dict[str, Any]:
                 "unmarked": sum(len(result.unmarked) for result in graded),
             }
         )
-    unknown = [result for result in done.results if result.lab not in done.outlines]
+    unknown = [result for result in here if result.lab not in done.outlines]
     return {
         "labs": labs,
         "unplaced": [{"student": one.student, "path": one.path, "said": one.said} for one in unknown],
+        "passed_over": dict(sorted(elsewhere.items())),
         "reused": done.reused,
         "workers": done.workers,
         "seconds": round(done.seconds, 3),
@@ -160,7 +213,8 @@ def _summary(done: Grading, out: Path) -> dict[str, Any]:
     }
 
 
-def _print(done: Grading, out: Path) -> None:
+def _print(done: Grading, args: argparse.Namespace) -> None:
+    out: Path = args.out
     found = _summary(done, out)
     print(f"{'lab':<28}{'submissions':>12}{'refused':>9}{'mean':>8}{'of':>6}{'problems':>10}{'to mark':>9}")
     for one in found["labs"]:
@@ -169,12 +223,24 @@ def _print(done: Grading, out: Path) -> None:
             f"{one['lab']:<28}{one['submissions']:>12}{one['refused']:>9}{mean:>8}{one['points']:>6g}"
             f"{one['with_problems']:>10}{one['unmarked']:>9}"
         )
-    refused = [result for result in done.results if result.status == "refused"]
+    unplaced = len(found["unplaced"])
+    if unplaced:
+        print(f"{'(of no lab)':<28}{unplaced:>12}{unplaced:>9}{'–':>8}")
+    only = _passed_over(done.results)[1]
+    refused = [result for result in done.results if result.status == "refused" and id(result) not in only]
     for result in refused[:10]:
         said = " ".join(result.said.split())
         print(f"  refused: {result.student}, {result.path}: {said[:200]}")
     if len(refused) > 10:
         print(f"  and {len(refused) - 10} more; all are in the report")
+    if found["passed_over"]:
+        print(
+            "passed over: "
+            + ", ".join(f"{count} of the lab {lab}" for lab, count in found["passed_over"].items())
+            + f"; graded here: {', '.join(done.outlines)}"
+        )
+        if args.labs:
+            print("  to grade the labs of several folders at once, name each of them: --labs DIR --labs labs")
     fresh = len(done.results) - done.reused
     again = f", {done.reused} as graded before" if done.reused else ""
     print(f"{fresh} results made now with {done.workers} at a time, in {done.seconds:.0f} s{again}")
@@ -183,7 +249,8 @@ def _print(done: Grading, out: Path) -> None:
     unmarked = sum(one["unmarked"] for one in found["labs"])
     if unmarked:
         print(
-            f"{unmarked} open answers wait for a person: open {out / 'marking.html'}, save the marks, "
-            "and run this again with --marks FILE"
+            f"{unmarked} open answers wait for a person: open {out / 'marking.html'}, "
+            f"save the marks into {out / 'marks'}{os.sep} (or name the file: --marks FILE), and type again:"
         )
+        print(f"  {_again(args)}")
     print(f"report: {out / 'report.html'}")

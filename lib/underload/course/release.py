@@ -46,8 +46,9 @@ _LOG_HEAD = (
 
 @dataclass(frozen=True)
 class Released:
-    """One lab's hand-out. `since`: the date and version that it replaces; `changes`: what a student whose copy is that
-    one should know; `hidden`: tasks whose hidden checks changed, of which no student has a copy."""
+    """One lab's hand-out. `folders`: how many copies of it there are, `new` of which were not there before.
+    `since`: the date and version that it replaces; `changes`: what a student whose copy is that one should know;
+    `hidden`: tasks whose hidden checks changed, of which no student has a copy."""
 
     lab: str
     version: str
@@ -55,6 +56,7 @@ class Released:
     state: Literal["first", "changed", "unchanged"]
     worth: str
     folders: int
+    new: int
     since: str = ""
     changes: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -177,7 +179,8 @@ def release(
 
     Raises:
         LabError: a lab cannot be handed out; the secret is missing or another one than before; a student's id is no
-            folder name; or a file in `out` is somebody else's. Nothing has been written then.
+            folder name; `out` holds copies for everybody and these are for each student, or the other way round; or a
+            file in `out` is somebody else's. Nothing has been written then.
     """
     date = (day or datetime.date.today()).isoformat()
     students = check_students(students)
@@ -195,10 +198,11 @@ def release(
             f"{out} was handed out with another secret; with this one every student would get other numbers. "
             "Name the same secret, or another folder"
         )
+    _one_kind(out, labs, students, record)
     planned: dict[str, str] = {}
     done: list[Released] = []
     for lab, source in labs.items():
-        one, files = _plan(lab, source, date, record["labs"].get(lab), secret, students, deadline, rules)
+        one, files = _plan(lab, source, date, record, secret, students, deadline, rules)
         planned.update(files)
         done.append(one)
         seeded = seed_of(source) is not None
@@ -221,17 +225,36 @@ def release(
     return Release(tuple(done), tuple(students), len(planned), tuple(out / name for name in kept), tuple(gone))
 
 
+def _one_kind(out: Path, labs: Mapping[str, NotebookNode], students: Sequence[str], record: Mapping[str, Any]) -> None:
+    """Refuse to put copies with everybody's numbers among those with numbers of the students' own: who sends the
+    folders out could not tell one kind from the other."""
+    handed = [name for name in record["files"] if name.endswith(".ipynb") and (out / name).exists()]
+    for lab in labs:
+        if students and f"{lab}/{lab}.ipynb" in handed:
+            raise LabError(
+                f"{out / lab} holds the copy of {lab} for everybody that was handed out before, with the book's "
+                "numbers; hand out the students' own copies in another folder"
+            )
+        theirs = sum(name.endswith(f"/{lab}/{lab}.ipynb") for name in handed)
+        if not students and theirs:
+            raise LabError(
+                f"{out} holds the copies of {lab} for {theirs} students, each with numbers of their own; give "
+                "--students again, or hand out the copy for everybody in another folder"
+            )
+
+
 def _plan(
     lab: str,
     source: NotebookNode,
     date: str,
-    before: dict[str, Any] | None,
+    record: Mapping[str, Any],
     secret: bytes,
     students: Sequence[str],
     deadline: str,
     rules: str | None,
 ) -> tuple[Released, dict[str, str]]:
     """One lab's hand-out and the files of it, by their place in the folder."""
+    before: dict[str, Any] | None = record["labs"].get(lab)
     full = digest(handout(source))
     changes: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -249,10 +272,12 @@ def _plan(
     described = outline(about)
     seeded = seed_of(source) is not None
     files: dict[str, str] = {}
+    new = 0
     for student in students or ("",):
         seed = seed_for(secret, student) if student else None
         made = hand_out(source, lab, date, student=student, seed=seed if seeded else None)
         folder = f"{student}/{lab}" if student else lab
+        new += f"{folder}/{lab}.ipynb" not in record["files"]
         text = nbformat.writes(made, version=nbformat.NO_CONVERT)
         files[f"{folder}/{lab}.ipynb"] = text if text.endswith("\n") else text + "\n"
         files[f"{folder}/README.md"] = student_readme(
@@ -260,7 +285,8 @@ def _plan(
             rules=rules,
         )  # fmt: skip
     since = f"{before['date']}, {_short(before['version'])}" if before is not None else ""
-    return Released(lab, full, date, state, _worth(described), len(students) or 1, since, changes, hidden), files
+    count = len(students) or 1
+    return Released(lab, full, date, state, _worth(described), count, new, since, changes, hidden), files
 
 
 def _settle(out: Path, planned: dict[str, str], ours: Mapping[str, Sequence[str]]) -> list[str]:
@@ -332,13 +358,18 @@ def _entry(date: str, done: Sequence[Released], students: Sequence[str]) -> str:
         if one.state == "first":
             lines.append(head + f"first hand-out, {one.worth}")
         elif one.state == "unchanged":
-            lines.append(head + f"unchanged since {one.date}")
+            lines.append(head + f"unchanged since {one.date}" + (f", {copies(one.new)}" if one.new else ""))
         else:
             lines.append(head + f"replaces {one.since}")
             lines += [f"  - {change}" for change in one.changes]
         if one.hidden:
             lines.append(f"  - hidden checks changed (no student has a copy of them): task {', '.join(one.hidden)}")
     return "\n".join(lines) + "\n"
+
+
+def copies(count: int) -> str:
+    """'1 new copy', '12 new copies'."""
+    return f"{count} new cop{'y' if count == 1 else 'ies'}"
 
 
 def advice(one: Released) -> str:
