@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import underload
 from underload.course import points, watch
 from underload.course.process import Limits, Process
 
@@ -414,6 +418,20 @@ plt.plot([1, 2]); plt.style.use("ggplot")
     )
     tested = check(student, answer)
     assert (tested.points, tested.restored) == (2, ()), tested
+
+
+def test_what_other_packages_change_when_they_are_imported_is_no_tampering() -> None:
+    code = """
+from underload.course import watch
+import sys, underload.labs.latency_budget
+fingerprint = watch.Fingerprint()
+assert "torch" not in sys.modules
+import torch, numba, scipy.stats, matplotlib.pyplot, unittest.mock
+print(fingerprint.restore())
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(underload.__file__).parents[1])}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert ran.stdout == "[]\n", ran
 
 
 def test_a_fingerprint_is_quick_and_names_what_it_puts_back() -> None:

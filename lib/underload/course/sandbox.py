@@ -16,7 +16,10 @@ What neither protects against:
   user who grades may reach. Grade there what you would also run by hand, or grade in a container or virtual machine.
 - The names, sizes and times of files anywhere can be seen (`os.stat`).
 - A student's function runs in the same process as the test that calls it, hidden checks included: it could look up
-  the stack and read them, or forge the answer. Where and how the test is kept from the cells: see process.py.
+  the stack and read them, or forge the answer. Where and how the test is kept from the cells: see process.py; what
+  is put back, and what cannot be: watch.py.
+- A test's fork works in the student's own folder: what an answer writes down there while it is checked (its hidden
+  inputs, say), a later cell can read and print into that student's feedback.
 - The disk: single files are limited, their number is not. The processor: other processes slow down.
 - Faults of the kernel or of the processor (caches, timing).
 """

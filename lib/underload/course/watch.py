@@ -40,7 +40,7 @@ from typing import Any
 #: Modules that tests and what runs them rely on: compared name by name.
 RELIED_ON = (
     "builtins", "math", "cmath", "statistics", "random", "itertools", "functools", "collections", "operator", "json",
-    "io", "contextlib", "warnings", "traceback", "hashlib", "html", "dataclasses", "inspect", "copy", "types", "typing",
+    "io", "contextlib", "warnings", "traceback", "hashlib", "html", "dataclasses", "copy", "types", "typing",
     "abc", "ast", "asyncio", "asyncio.base_events", "asyncio.events", "codecs", "enum", "linecache", "numbers", "re",
     "selectors", "signal", "socket", "threading", "importlib", "json.decoder", "json.encoder",
     "numpy", "numpy.random", "numpy.linalg", "numpy.testing", "pytest", "scipy.stats", "torch", "torch.testing",
