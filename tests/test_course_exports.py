@@ -44,7 +44,8 @@ def test_canvas_gets_its_columns_in_order_and_points_possible_in_the_second_row(
         ["Lee, Ann", "4711", "000123", "", "A", "10"],
         ["Ray, Bob", "4712", "000124", "", "B", "2"],
     ]
-    assert made.said == ()
+    [said] = made.said
+    assert "core and bonus together, up to 11 where 'Points Possible' says 8" in said
 
 
 def test_moodle_gets_a_column_to_find_students_by_and_a_grade_column(tmp_path: Path) -> None:
@@ -70,6 +71,23 @@ def test_a_mark_that_is_not_final_is_empty_and_never_0(tmp_path: Path) -> None:
     assert dict(files["plain.csv"][1:]) == {"dan": "0", "ann": "", "bob": "", "cleo": "0"}
     assert any("1 grade left empty until the open answers" in text for text in made.said)
     assert any("1 grade left empty because the submission was refused" in text for text in made.said)
+
+
+def test_whoever_handed_something_in_has_no_0(tmp_path: Path) -> None:
+    """A PDF, of which nobody can say which lab it should be; a folder of another name with the hand-out of dan."""
+    other = dataclasses.replace(lab_outline(), lab="other", title="Other")
+    both = {**outlines(), "other": other}
+    strange = dataclasses.replace(result("Dan-Doe", why=1), named="dan")
+    results = [result("ann", why=1), refused("kofi", "no notebook came; there is lab.pdf", lab=""), strange]
+    results.append(dataclasses.replace(result("ann", why=1), lab="other"))
+    found = rows(results, both, ["ann", "kofi", "dan", "eve"])
+    made = write_exports(found, both, tmp_path)
+    plain = {row[0]: row[1:] for row in csv.reader(io.StringIO((tmp_path / "plain.csv").read_text()))}
+    assert plain["kofi"] == ["", ""] and plain["dan"] == ["", "0"] and plain["eve"] == ["0", "0"]
+    assert [(row.lab, row.status) for row in found if row.student == "kofi"] == [(LAB, "refused"), ("other", "refused")]
+    assert [row.status for row in found if row.student == "dan"] == ["unclear", "no submission"]
+    assert any("2 grades left empty because the submission was refused" in text for text in made.said)
+    assert any("1 grade left empty because it is not clear whether something came" in text for text in made.said)
 
 
 def test_an_id_that_begins_like_a_formula_is_made_harmless_and_said(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_a_hand_out_of_somebody_who_is_not_on_a_list_names_its_student(source, r
     mine = solved_by_hand(personal(handout(source), seed_for(SECRET, "ann.lee")))
     mine.metadata["underload"].update(student="ann.lee", seed=seed_for(SECRET, "ann.lee"))
     result = grade_one(source, mine, "leeann_12345", root=root, secret=SECRET)
-    assert earned(result) == FULL and "the hand-out of 'ann.lee'" in result.notes[0]
+    assert earned(result) == FULL and "the hand-out of 'ann.lee'" in result.notes[0] and result.named == "ann.lee"
 
 
 def test_hidden_inputs_are_drawn_from_the_secret(source, right) -> None:

@@ -12,7 +12,17 @@ import pytest
 from browser import Browser, open_browser
 from made_up_results import LAB, lab, lab_outline, outlines, part, refused, result
 
-from underload.course.marking import KIND, Mark, answer_digest, marking_page, merge, question, read_marks, said
+from underload.course.marking import (
+    KIND,
+    Mark,
+    answer_digest,
+    marking_page,
+    merge,
+    passed_over,
+    question,
+    read_marks,
+    said,
+)
 from underload.course.marks import LabError
 from underload.course.report import write_reports
 from underload.course.results import Result
@@ -93,8 +103,6 @@ def test_equal_answers_that_were_marked_differently_are_a_disagreement() -> None
 @pytest.mark.parametrize(
     ("given", "said_so"),
     [
-        (mark("zoe", 1, ONE), r"no submission of 'queue' by 'zoe'"),
-        (dataclasses.replace(mark("ann", 1, ONE), lab="other"), r"no submission of 'other' by 'ann'"),
         (dataclasses.replace(mark("ann", 1, ONE), part="task-9"), r"no open answer 'task-9'; it has: task-3-why"),
         (dataclasses.replace(mark("ann", 1, ONE), part="task-1-check"), r"no open answer 'task-1-check'"),
         (mark("ann", 2.5, ONE), r"2.5 points for 'ann' in task-3-why; it can have 0 to 2"),
@@ -107,8 +115,42 @@ def test_a_mark_that_does_not_fit_is_named_with_its_file(given: Mark, said_so: s
 
 
 def test_all_marks_that_do_not_fit_are_named_at_once() -> None:
-    with pytest.raises(LabError, match="'zoe'.*2.5 points"):
-        merge([result("ann", answer=ONE)], [mark("zoe", 1, ONE), mark("ann", 2.5, ONE)])
+    with pytest.raises(LabError, match=r"'task-9'.*2.5 points.*move them out of marks/"):
+        merge(
+            [result("ann", answer=ONE)],
+            [dataclasses.replace(mark("ann", 1, ONE), part="task-9"), mark("ann", 2.5, ONE)],
+        )
+
+
+def test_marks_of_students_and_labs_that_are_gone_block_nothing_and_are_told() -> None:
+    results = [result("ann", answer=ONE), result("bob", answer=OTHER)]
+    marks = [mark("ann", 1, ONE), mark("zoe", 2, OTHER), mark("yan", 0, THIRD)]
+    marks.append(dataclasses.replace(mark("ann", 1, ONE), lab="private"))
+    after = merge(results, marks)
+    assert why(after, "ann").earned == 1 and after[0].notes == after[1].notes == ()
+    assert why(after, "bob").earned == 2, "the mark of somebody who is gone holds for an equal answer"
+    one, other = passed_over(results, marks)
+    assert "no submission of queue by zoe, yan any more" in one and "equal answers of others" in one
+    assert "those of private were passed over, which is not graded in this run" in other
+    assert passed_over(results, marks[:1]) == [] and passed_over([refused("ann")], marks[:1]) == []
+
+
+def test_a_mark_of_somebody_gone_is_checked_all_the_same() -> None:
+    with pytest.raises(LabError, match=r"2.5 points for 'zoe'"):
+        merge([result("ann", answer=ONE)], [mark("zoe", 2.5, OTHER)])
+    with pytest.raises(LabError, match="'zoe', 'ann': markers disagree"):
+        merge([result("ann", answer=ONE)], [mark("zoe", 2, ONE), mark("ann", 1, ONE)])
+
+
+def test_a_marker_s_later_file_holds_and_others_still_disagree() -> None:
+    def at(hour: int, points: float, marker: str = "KL") -> Mark:
+        return mark("ann", points, ONE, marker=marker, saved=f"2026-11-30T{hour:02}:00:00.000Z", file=f"{hour}.json")
+
+    for marks in ([at(9, 1), at(10, 2)], [at(10, 2), at(9, 1)]):
+        assert why(merge([result("ann", answer=ONE)], marks), "ann").earned == 2
+    for marks in ([at(9, 1), at(10, 2, "MN")], [at(9, 1, ""), at(10, 2, "")], [at(9, 1), mark("ann", 2, ONE)]):
+        with pytest.raises(LabError, match="markers disagree"):
+            merge([result("ann", answer=ONE)], marks)
 
 
 def test_a_mark_of_a_submission_that_is_refused_now_is_passed_over() -> None:
@@ -183,6 +225,35 @@ def test_reports_pick_up_marks_beside_them_and_survive_grading_again(tmp_path: P
     changed = [result("ann", answer=THIRD), results[1]]
     again = write_reports(changed, outlines(), tmp_path, marks=[elsewhere, tmp_path / "marks" / "kl.json"])
     assert again.unmarked == 1 and "needs marking again" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_marks_that_were_named_once_are_there_for_every_later_run(tmp_path: Path) -> None:
+    results = [result("ann", answer=ONE), result("bob", answer=OTHER)]
+    one = saved(tmp_path / "elsewhere" / "marks.json", entry("ann", 1, ONE))
+    other = saved(tmp_path / "mn" / "marks.json", entry("bob", 2, OTHER))
+    out = tmp_path / "out"
+    for _ in range(2):
+        assert write_reports(results, outlines(), out, marks=[one, other]).unmarked == 0
+    assert len(list((out / "marks").iterdir())) == 2, "the same content was copied again"
+    kept = (out / "marks" / "marks.json").read_bytes()
+    assert kept == one.read_bytes()
+    assert write_reports(results, outlines(), out).unmarked == 0
+    assert write_reports(results, outlines(), out, marks=[out / "marks" / "marks.json"]).unmarked == 0
+    assert len(list((out / "marks").iterdir())) == 2
+
+
+def test_marks_that_do_not_fit_are_not_kept(tmp_path: Path) -> None:
+    bad = saved(tmp_path / "bad.json", entry("ann", 9, ONE))
+    with pytest.raises(LabError, match="9 points"):
+        write_reports([result("ann", answer=ONE)], outlines(), tmp_path / "out", marks=[bad])
+    assert not (tmp_path / "out" / "marks").exists()
+
+
+def test_a_missing_student_is_told_and_the_report_written(tmp_path: Path) -> None:
+    saved(tmp_path / "marks" / "m.json", entry("zoe", 1, THIRD), entry("ann", 2, ONE))
+    made = write_reports([result("ann", answer=ONE)], outlines(), tmp_path)
+    assert made.unmarked == 0 and any("by zoe any more" in text for text in made.said)
+    assert "by zoe any more" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_marks_that_do_not_fit_leave_the_reports_as_they_were(tmp_path: Path) -> None:

@@ -121,6 +121,69 @@ def test_marks_csv_has_a_row_a_student_with_tasks_sums_and_reasons(tmp_path: Pat
     assert (dan["status"], dan["core"], dan["task 1"], dan["reasons"]) == ("no submission", "0", "0", "no submission")
 
 
+def test_a_check_that_did_not_end_is_a_reason(tmp_path: Path) -> None:
+    late = "TimeoutError: did not end within 20 s\nin serve, line 3: while True:"
+    checks = (Check("three requests", 1, 1), Check("one request", 1, 0, late))
+    write(tmp_path, [result("ann", parts=(part("task-1-check", 1, checks=checks),))])
+    assert table(tmp_path / "marks.csv")[0]["reasons"] == "task-1-check: did not end in time: one request"
+    text = page(tmp_path)
+    assert text.index("something other than a check") < text.index("did not end in time: one request")
+
+
+def test_a_student_whose_hand_out_somebody_unknown_handed_in_is_neither_0_nor_absent(tmp_path: Path) -> None:
+    made = write(tmp_path, [dataclasses.replace(result("Dan-Doe"), named="dan")], roster=["dan", "eve"])
+    dan, eve, _ = table(tmp_path / "marks.csv")
+    assert (dan["status"], dan["core"], dan["task 1"], eve["core"]) == ("unclear", "", "", "0")
+    assert "Dan-Doe handed in the hand-out of it" in dan["reasons"] and made.labs[0].absent == 1
+    assert "Dan-Doe handed in the hand-out of it" in page(tmp_path)
+    assert any("1 submission is of nobody on it (Dan-Doe)" in text for text in made.said)
+
+
+def test_a_file_of_no_lab_is_refused_in_each_lab_from_which_nothing_else_came(tmp_path: Path) -> None:
+    made = write(tmp_path, [result("ann"), refused("kofi", "it is a PDF", lab="")], roster=["ann", "kofi"])
+    assert (made.labs[0].refused, made.labs[0].absent) == (1, 0)
+    assert [row["student"] for row in table(tmp_path / "marks.csv")] == ["ann", "kofi"]
+    assert (tmp_path / "feedback" / "kofi" / "unknown.html").is_file()
+
+
+def test_what_was_written_for_somebody_who_is_gone_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    from underload.course.ledger import keep
+
+    (tmp_path / "feedback" / "Bob").mkdir(parents=True)
+    for name in ("feedback/Bob/note.txt", f"feedback/{LAB}.html", "feedback/Bob/queue-mine.html"):
+        (tmp_path / name).write_text("mine")
+    results = [result("ann"), result("Bob"), refused("cy", lab="")]
+    private = dataclasses.replace(result("Bob"), lab="private")
+    for one in (*results, private):
+        keep(one, tmp_path)
+    write(tmp_path, results)
+    (tmp_path / "results" / "dan").mkdir()
+    (tmp_path / "results" / "dan" / f"{LAB}.json").write_text('{"notes": "mine"}')
+    write(tmp_path, [result("ann"), result("bob")])
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    left = {name for name in left if name.startswith(("feedback", "results"))}
+    assert left == {
+        f"feedback/{LAB}.html", "feedback/Bob/note.txt", "feedback/Bob/queue-mine.html",
+        f"feedback/ann/{LAB}.html", f"feedback/bob/{LAB}.html",
+        f"results/ann/{LAB}.json", f"results/ann/{LAB}.seconds", f"results/dan/{LAB}.json",
+        "results/Bob/private.json", "results/Bob/private.seconds",
+    }  # fmt: skip
+    assert not (tmp_path / "feedback" / "cy").exists()
+
+
+def test_results_of_two_runs_are_the_same_bytes_though_they_took_different_times(tmp_path: Path) -> None:
+    from underload.course.results import CellRun, read_result, write_result
+
+    one = dataclasses.replace(result("ann"), cells=(CellRun("a", seconds=0.25),), seconds=1.5)
+    other = dataclasses.replace(one, cells=(CellRun("a", seconds=0.5),), seconds=2.5)
+    for name, made in (("one", one), ("other", other)):
+        write_result(made, tmp_path / name / "queue.json")
+        assert read_result(tmp_path / name / "queue.json") == made
+    assert (tmp_path / "one" / "queue.json").read_bytes() == (tmp_path / "other" / "queue.json").read_bytes()
+    (tmp_path / "one" / "queue.seconds").write_text("{")
+    assert read_result(tmp_path / "one" / "queue.json").seconds == 0
+
+
 def test_parts_that_were_left_open_are_one_reason_and_none_to_look_at(tmp_path: Path) -> None:
     empty = tuple(
         part(name, 0, said=f"nothing was written in {name.removesuffix('-check')}-solution")

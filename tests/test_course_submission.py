@@ -109,6 +109,56 @@ def test_a_roster_gives_the_student_s_name_in_the_course(tmp_path: Path, roster:
     assert found.student == roster[1] and found.listed
 
 
+def of(student: str) -> bytes:
+    mine = copy.deepcopy(RIGHT)
+    mine.metadata["underload"] = {"lab": LAB, "student": student, "seed": 5}
+    return data(mine)
+
+
+def test_a_folder_of_another_name_is_the_student_s_whose_hand_out_lies_in_it(tmp_path: Path) -> None:
+    lay(tmp_path, {"Müller Anna/x.ipynb": of("müller.anna"), "bob/x.ipynb": of("bob")})
+    found = {one.student: one for one in find(tmp_path, LABS, roster=["müller.anna", "bob", "eve"])}
+    assert set(found) == {"müller.anna", "bob"} and all(one.listed for one in found.values())
+    [note] = found["müller.anna"].notes
+    assert "came under the name 'Müller Anna'" in note and "taken for theirs" in note and not found["bob"].notes
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"müller.anna/x.ipynb": of("müller.anna")},  # something came from her
+        {"anna 2/x.ipynb": of("müller.anna")},  # two have her hand-out
+        {"Müller Anna/y.ipynb": of("bob")},  # two hand-outs in one folder
+    ],
+    ids=["has her own", "two", "mixed"],
+)
+def test_where_it_is_not_sure_whose_a_folder_is_it_stays_its_own(tmp_path: Path, others: dict[str, bytes]) -> None:
+    lay(tmp_path, {"Müller Anna/x.ipynb": of("müller.anna"), **others})
+    found = find(tmp_path, LABS, roster=["müller.anna", "bob"])
+    strange = next(one for one in found if one.student == "Müller-Anna")
+    assert not strange.listed and strange.named in ("müller.anna", "bob")
+
+
+def test_a_file_whose_name_says_nothing_is_by_its_metadata_and_a_folder_s_name_says_enough(tmp_path: Path) -> None:
+    lay(tmp_path, {"my final version.ipynb": of("eva"), "bob/x.ipynb": of("ann")})
+    assert {one.student for one in find(tmp_path, LABS)} == {"eva", "bob"}
+
+
+def test_the_text_stored_below_a_cell_is_kept_and_cut(tmp_path: Path) -> None:
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["\x1b[31m12.5 ms\n", "3 ms\n"]},
+        {"output_type": "stream", "name": "stderr", "text": "a warning"},
+        {"output_type": "execute_result", "data": {"text/plain": "<Figure size 1>", "text/html": "<b>no</b>"}},
+        {"output_type": "execute_result", "data": {"text/plain": ["0.25"]}},
+        {"output_type": "execute_result", "data": {"text/plain": 7}}, "odd",
+        {"output_type": "stream", "text": "x" * 9_000},
+    ]  # fmt: skip
+    cell = {"cell_type": "code", "source": "x", "metadata": {}, "outputs": outputs}
+    made = parse(json.dumps({"nbformat": 4, "cells": [cell, {**cell, "outputs": 5}]}).encode())
+    text = made.cells[0].outputs[0].text
+    assert text.startswith("12.5 ms\n3 ms\n0.25\nxxx") and len(text) == 4_000 and made.cells[1].outputs == []
+
+
 def test_a_name_that_two_on_the_list_could_have_is_neither_s() -> None:
     claim = claimed("ann/", [LAB], folder=False)
     assert on_the_list(claim, ["ANN", "Ann"]) == claim.student

@@ -140,7 +140,19 @@ def _grade(
         written(source, assembly),
         tuple(clean(note, 2_000) for note in (*notes, *told, *made.notes)),
         round(time.monotonic() - began, 3),
+        named=found.named,
+        printed=_printed(source, notebook),
     )
+
+
+def _printed(source: NotebookNode, notebook: NotebookNode) -> dict[str, str]:
+    """The text that came stored below the lab's show cells, by their names, for who marks what was written about it."""
+    shown = {name_of(cell) for cell in source.cells if role(cell) == "show"}
+    return {
+        name_of(cell): "\n".join(output.text for output in cell.outputs if output.get("output_type") == "stream")
+        for cell in notebook.cells
+        if cell.cell_type == "code" and name_of(cell) in shown and cell.get("outputs")
+    }
 
 
 def _parts(assembly: Assembly, made: Attempt) -> list[PartResult]:

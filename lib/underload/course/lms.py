@@ -75,23 +75,34 @@ def write_exports(
         write(folder / "moodle.csv", csv_text([*MOODLE, *titles], moodle)),
         write(folder / "plain.csv", csv_text(["student", *labs], plain)),
     )
-    return Exports(files, tuple(_said(students, labs, known, final, status)))
+    return Exports(files, tuple(_said(students, labs, outlines, known, final, status)))
 
 
 def _said(
     students: Sequence[str],
     labs: Sequence[str],
+    outlines: Mapping[str, Outline],
     known: Mapping[str, Mapping[str, str]],
     final: Mapping[tuple[str, str], float | None],
     status: Mapping[tuple[str, str], str],
 ) -> list[str]:
-    made = []
+    made: list[str] = []
     waiting = sum(status.get((s, lab)) == "graded" and final[s, lab] is None for s in students for lab in labs)
     refused = sum(status.get((s, lab)) == "refused" for s in students for lab in labs)
     if waiting:
         made.append(f"lms: {plural(waiting, 'grade')} left empty until the open answers are marked")
     if refused:
         made.append(f"lms: {plural(refused, 'grade')} left empty because the submission was refused")
+    unclear = sum(status.get((s, lab)) == "unclear" for s in students for lab in labs)
+    if unclear:
+        made.append(f"lms: {plural(unclear, 'grade')} left empty because it is not clear whether something came")
+    for lab in labs:
+        core, bonus = outlines[lab].points, outlines[lab].bonus
+        if bonus:
+            made.append(
+                f"lms: a grade in {lab} is core and bonus together, up to {core + bonus:g} where 'Points Possible' "
+                f"says {core:g}; marks-wide.csv has the two apart"
+            )
     without = [student for student in students if not any(_canvas("", known.get(student, {}))[1:4])]
     if without:
         made.append(

@@ -34,7 +34,7 @@ VERSION = 1
 @dataclass(frozen=True)
 class Mark:
     """What a person gave one open answer: `criteria` in the rubric's order, `points` their sum. `file` and `marker` say
-    where it comes from."""
+    where it comes from, `saved` when its file was made (ISO 8601, UTC; "" where it does not say)."""
 
     student: str
     lab: str
@@ -45,6 +45,7 @@ class Mark:
     comment: str = ""
     marker: str = ""
     file: str = ""
+    saved: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -74,7 +75,8 @@ def read_marks(path: Path) -> list[Mark]:
             raise ValueError(f"it does not say {KIND!r}")
         if data.get("version") != VERSION:
             raise ValueError(f"its version is {data.get('version')!r}, and {VERSION} is needed")
-        return [_mark(entry, str(data.get("marker", "")), path.name) for entry in data["marks"]]
+        saved = str(data.get("saved", ""))
+        return [_mark(entry, str(data.get("marker", "")), path.name, saved) for entry in data["marks"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise LabError(
             f"{path} is no file of marks ({_reason(error)}); use one that 'Save marks' on the marking page made"
@@ -85,7 +87,7 @@ def _reason(error: Exception) -> str:
     return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def _mark(entry: dict[str, Any], marker: str, file: str) -> Mark:
+def _mark(entry: dict[str, Any], marker: str, file: str, saved: str) -> Mark:
     names = {name: entry[name] for name in ("student", "lab", "part", "digest")}
     for name, value in names.items():
         if not isinstance(value, str):
@@ -101,6 +103,7 @@ def _mark(entry: dict[str, Any], marker: str, file: str) -> Mark:
         comment=str(entry.get("comment", "")),
         marker=str(entry.get("marker", "")) or marker,
         file=file,
+        saved=saved,
     )
 
 
@@ -109,26 +112,31 @@ def merge(results: Sequence[Result], marks: Iterable[Mark]) -> list[Result]:
 
     Equal answers to one question get equal marks, also where only one of them was marked (the other came later).
     A mark of an answer that has since changed is not used; the result's notes say that it needs marking again.
-    Marks that agree on the points are one, with all their comments.
+    A mark of a student or a lab that is not here is passed over (`passed_over` tells them), but for equal answers of
+    others. Marks that agree on the points are one, with all their comments; of two that one marker gave the same
+    answer, the one that was saved later holds.
 
     Raises:
-        LabError: a mark for a student, a lab or an open answer that is not there, one below 0 or above the part's
-            points, or two that disagree; every such mark is named, and nothing is merged.
+        LabError: a mark for an open answer that the lab does not have, one below 0 or above the part's points, or two
+            that disagree; every such mark is named, and nothing is merged.
     """
-    known = {(result.student, result.lab): result for result in results if result.status == "graded"}
-    refused = {(result.student, result.lab) for result in results if result.status == "refused"}
+    known = {(result.student, result.lab) for result in results if result.status == "graded"}
+    parts = {result.lab: result.parts for result in results if result.status == "graded"}
+    texts = {
+        (result.student, result.lab, part.name): answer_digest(part.answer)
+        for result in results
+        for part in result.parts
+        if part.manual
+    }
     faults: list[str] = []
     given: dict[tuple[str, str, str], list[Mark]] = {}
     stale: dict[tuple[str, str], list[str]] = {}
     for mark in marks:
-        result = known.get((mark.student, mark.lab))
-        if result is None:
-            if (mark.student, mark.lab) not in refused:
-                faults.append(f"{mark.source}: there is no submission of {mark.lab!r} by {mark.student!r}")
+        if mark.lab not in parts:
             continue
-        part = next((part for part in result.parts if part.name == mark.part), None)
+        part = next((part for part in parts[mark.lab] if part.name == mark.part), None)
         if part is None or not part.manual:
-            open_ones = ", ".join(part.name for part in result.parts if part.manual) or "none"
+            open_ones = ", ".join(part.name for part in parts[mark.lab] if part.manual) or "none"
             faults.append(f"{mark.source}: {mark.lab} has no open answer {mark.part!r}; it has: {open_ones}")
         elif not 0 <= mark.points <= part.points + 1e-9:
             faults.append(
@@ -136,13 +144,60 @@ def merge(results: Sequence[Result], marks: Iterable[Mark]) -> list[Result]:
                 f"it can have 0 to {part.points:g}"
             )
         else:
-            if mark.digest != answer_digest(part.answer):
+            if (mark.student, mark.lab) in known and mark.digest != texts.get(mark.key):
                 stale.setdefault((mark.student, mark.lab), []).append(mark.part)
             given.setdefault((mark.lab, mark.part, mark.digest), []).append(mark)
+    given = {key: _latest(found) for key, found in given.items()}
     faults += _disagreements(given)
     if faults:
-        raise LabError(f"nothing was merged: {'; '.join(faults)}")
+        raise LabError(f"nothing was merged: {'; '.join(faults)} (mend these files, or move them out of marks/)")
     return [_merged(result, given, stale.get((result.student, result.lab), ())) for result in results]
+
+
+def _latest(marks: Sequence[Mark]) -> list[Mark]:
+    """Without marks of one answer that the same marker gave before, where the files say when they were saved."""
+    newest: dict[str, str] = {}
+    for mark in marks:
+        if mark.marker and mark.saved:
+            newest[mark.marker] = max(mark.saved, newest.get(mark.marker, ""))
+    return [mark for mark in marks if not mark.saved or mark.saved == newest.get(mark.marker, mark.saved)]
+
+
+def passed_over(results: Sequence[Result], marks: Iterable[Mark]) -> list[str]:
+    """What a person should know about marks of students and labs that are not among these results, a sentence each."""
+    here = {(result.student, result.lab) for result in results}
+    labs = {result.lab for result in results}
+    gone: dict[str, dict[str, None]] = {}
+    for mark in marks:
+        if (mark.student, mark.lab) not in here:
+            gone.setdefault(mark.lab, {})[mark.student] = None
+    return [_gone(lab, list(students), lab in labs) for lab, students in gone.items()]
+
+
+def _gone(lab: str, students: Sequence[str], graded: bool) -> str:
+    if not graded:
+        return f"marks: those of {lab} were passed over, which is not graded in this run; they are kept"
+    who = ", ".join(students[:5]) + (f" and {len(students) - 5} more" if len(students) > 5 else "")
+    return (
+        f"marks: there is no submission of {lab} by {who} any more; what was marked there holds for equal answers of "
+        "others, and the rest was merged"
+    )
+
+
+def keep_marks(files: Iterable[Path], folder: Path) -> None:
+    """Put a copy of each file of marks into `folder`, so that the next run finds it there without being told; content
+    that is there already is not copied again, and no file is replaced."""
+    have = {path.read_bytes() for path in folder.glob("*.json")}
+    for path in files:
+        content = path.read_bytes()
+        if content in have:
+            continue
+        have.add(content)
+        name = path.name if path.suffix == ".json" else f"{path.name}.json"
+        if (folder / name).exists():
+            name = f"{name.removesuffix('.json')}-{hashlib.sha256(content).hexdigest()[:8]}.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def _disagreements(given: Mapping[tuple[str, str, str], Sequence[Mark]]) -> Iterator[str]:

@@ -22,13 +22,25 @@ from nbformat import NotebookNode
 from underload.course.feedback import feedback
 from underload.course.gradebook import write_gradebook
 from underload.course.lms import write_exports
-from underload.course.marking import marking_page, merge, read_marks
+from underload.course.marking import keep_marks, marking_page, merge, passed_over, read_marks
 from underload.course.outline import Outline
-from underload.course.render import file_name, points, render
+from underload.course.render import file_name, plural, points, render
 from underload.course.results import Result
 from underload.course.similar import Similar, similar
+from underload.course.stale import remove_stale
 from underload.course.summary import Bin, Summary, summarise
-from underload.course.table import Row, left_open, marks_csv, marks_json, reasons, rows, task_heading, wide_csv, write
+from underload.course.table import (
+    Row,
+    left_open,
+    lost_to,
+    marks_csv,
+    marks_json,
+    reasons,
+    rows,
+    task_heading,
+    wide_csv,
+    write,
+)
 
 #: Pairs that the page shows side by side; the rest is counted.
 _PAIRS = 60
@@ -63,9 +75,11 @@ def write_reports(
     people: Mapping[str, Mapping[str, str]] | None = None,
     hidden_messages: bool = False,
 ) -> Report:
-    """Write all of it into `out`; files of other names are left alone.
+    """Write all of it into `out`; files of other names are left alone. What an earlier run wrote for students and
+    submissions of these labs that are no longer there is removed.
 
-    marks: files that the marking page saved; those in OUT/marks are read as well.
+    marks: files that the marking page saved; those in OUT/marks are read as well, and these are copied there, so that
+        a later run has them without being told.
     roster: the ids of all students; those from whom nothing came are listed with 0.
     sources: the labs' notebooks. They tell hidden checks from visible ones, give the questions of open answers, and are
         what similar submissions are compared against; without them a report says less.
@@ -85,26 +99,27 @@ def write_reports(
         summarise(
             outlines[lab],
             [row.result for row in found if row.lab == lab and row.result is not None],
-            sum(row.result is None for row in found if row.lab == lab),
+            sum(row.status == "no submission" for row in found if row.lab == lab),
         )
         for lab in outlines
         if any(row.lab == lab for row in found)
     )
+    keep_marks(marks, out / "marks")
     write(out / "marks.csv", marks_csv(found, outlines))
     write(out / "marks-wide.csv", wide_csv(found, outlines))
     write(out / "marks.json", marks_json(found, outlines, merged))
-    for result in merged:
+    written = set()
+    for result in {id(row.result): row.result for row in found if row.result is not None}.values():
         place = _feedback_place(result)
-        row = next((row for row in found if (row.student, row.lab) == (result.student, result.lab)), None)
-        if row is not None and row.result is result:
-            text = feedback(
-                result,
-                outlines.get(result.lab),
-                source=(sources or {}).get(result.lab),
-                marks=given,
-                hidden_messages=hidden_messages,
-            )
-            write(out / place, text)
+        text = feedback(
+            result,
+            outlines.get(result.lab),
+            source=(sources or {}).get(result.lab),
+            marks=given,
+            hidden_messages=hidden_messages,
+        )
+        written.add(write(out / place, text))
+    remove_stale(out, merged, outlines, written)
     marking = marking_page(merged, outlines, given, sources)
     if marking is not None:
         write(out / "marking.html", marking)
@@ -112,9 +127,25 @@ def write_reports(
         (out / "marking.html").unlink(missing_ok=True)  # of an earlier run: it would show answers that are gone
     exports = write_exports(found, outlines, out / "lms", people)
     missing = write_gradebook(found, outlines, out / "gradebook.db", people)
-    said = tuple(text for text in (*exports.said, missing) if text)
-    page = write(out / "report.html", report_page(labs, found, merged, outlines, alike, said, marking is not None))
+    noticed = (*passed_over(merged, given), *_strangers(found, roster))
+    exported = tuple(text for text in (*exports.said, missing) if text)
+    text = report_page(labs, found, merged, outlines, alike, exported, marking is not None, noticed)
+    page = write(out / "report.html", text)
+    said = (*noticed, *exported)
     return Report(out, page, out / "marking.html" if marking is not None else None, labs, alike, tuple(merged), said)
+
+
+def _strangers(found: Sequence[Row], roster: Sequence[str]) -> list[str]:
+    """Who handed in and is not on the roster, where there is one."""
+    listed = set(roster)
+    others = list(dict.fromkeys(row.student for row in found if row.student not in listed)) if listed else []
+    if not others:
+        return []
+    some = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+    return [
+        f"roster: {plural(len(others), 'submission is', 'submissions are')} of nobody on it ({some}); if one is of a "
+        "student who has none, give its folder their id and grade again"
+    ]
 
 
 def _feedback_place(result: Result) -> Path:
@@ -129,8 +160,9 @@ def report_page(
     alike: Similar,
     said: Sequence[str],
     marking: bool,
+    noticed: Sequence[str] = (),
 ) -> str:
-    """The instructor's page."""
+    """The instructor's page. said: about the exports; noticed: about marks and the roster."""
     sections = []
     for lab in labs:
         name = lab.outline.lab or next(lab_name for lab_name, one in outlines.items() if one is lab.outline)
@@ -143,8 +175,9 @@ def report_page(
                 "summary": lab,
                 "picture": histogram(lab.bins, lab.outline.title or name),
                 "rows": here,
-                "refused": [result for result in results if result.lab == name and result.status == "refused"],
-                "absent": [row.student for row in here if row.result is None],
+                "refused": _refused(name, here, results),
+                "absent": [row.student for row in here if row.status == "no submission"],
+                "unclear": [(row.student, reasons(row)[0]) for row in here if row.status == "unclear"],
                 "problems": [(result.student, problem) for result in own for problem in result.problems],
                 "library": _library(own, lab.outline),
                 "reasons": _reasons(own, lab.outline),
@@ -161,6 +194,7 @@ def report_page(
         sections=sections,
         lost=[result for result in results if result.lab not in {section["name"] for section in sections}],
         said=said,
+        noticed=noticed,
         marking=marking,
         students=len({row.student for row in found}),
         place=lambda result: _feedback_place(result).as_posix(),
@@ -171,11 +205,17 @@ def report_page(
     )
 
 
+def _refused(lab: str, here: Sequence[Row], results: Sequence[Result]) -> list[Result]:
+    """The refused submissions of a lab, and what was refused and may be one."""
+    own = [result for result in results if result.lab == lab and result.status == "refused"]
+    return own + [row.result for row in here if row.result is not None and row.result.lab != lab]
+
+
 def _library(results: Sequence[Result], outline: Outline) -> list[tuple[str, str, str]]:
     """Parts whose reason names something the library ships of the task: student, part, reason."""
     names = {task.name: task.library for task in outline.tasks}
     return [
-        (result.student, part.name, part.said)
+        (result.student, part.name, lost_to(part))
         for result in results
         for part in result.parts
         if part.said and any(name in part.said for name in names.get(part.task, ()))
@@ -189,7 +229,9 @@ def _reasons(results: Sequence[Result], outline: Outline) -> list[tuple[str, str
         entry
         for result in results
         for part in result.parts
-        if part.said and not left_open(part) and (entry := (result.student, part.name, part.said)) not in library
+        if not left_open(part)
+        and (said := lost_to(part))
+        and (entry := (result.student, part.name, said)) not in library
     ]
 
 

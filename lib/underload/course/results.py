@@ -55,7 +55,9 @@ class Result:
     """One submission of one lab by one student.
 
     status: `graded`; or `refused`, when it could not be graded at all, with the reason in `said` and no parts.
+    named: the student whose hand-out it is by its metadata, "" where it does not say.
     code: the student's answer cells by name, to compare submissions with.
+    printed: the text that was stored in the notebook below the lab's show cells, by their names.
     """
 
     student: str
@@ -71,6 +73,8 @@ class Result:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     key: str = ""
+    named: str = ""
+    printed: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def earned(self) -> float:
@@ -93,11 +97,33 @@ class Result:
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write one result; a reader sees either the old file or the whole new one."""
+    """Write one result; a reader sees either the old file or the whole new one. Times lie beside it (`times_of`)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps({"version": VERSION, **dataclasses.asdict(result)}, indent=1), encoding="utf-8")
-    os.replace(beside, path)
+    data = dataclasses.asdict(result)
+    times = {"all": data.pop("seconds"), "cells": [cell.pop("seconds") for cell in data["cells"]]}
+    for place, content in (
+        (times_of(path), json.dumps(times)),
+        (path, json.dumps({"version": VERSION, **data}, indent=1)),
+    ):
+        beside = place.with_name(f".{place.name}.{os.getpid()}")
+        beside.write_text(content + "\n", encoding="utf-8")
+        os.replace(beside, place)
+
+
+def times_of(path: Path) -> Path:
+    """The file beside a result that says how long grading took, in seconds: no two runs agree on that, and results of
+    two runs should compare."""
+    return path.with_suffix(".seconds")
+
+
+def _times(path: Path, cells: int) -> tuple[float, list[float]]:
+    """What grading took; 0 where that is not known, since nothing depends on it."""
+    try:
+        data = json.loads(times_of(path).read_text(encoding="utf-8"))
+        whole, each = float(data["all"]), [float(value) for value in data["cells"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0.0, [0.0] * cells
+    return whole, each if len(each) == cells else [0.0] * cells
 
 
 def read_result(path: Path) -> Result:
@@ -115,7 +141,10 @@ def read_result(path: Path) -> Result:
             for part in data["parts"]
         )
         data["problems"] = tuple(Problem(**problem) for problem in data["problems"])
-        data["cells"] = tuple(CellRun(**cell) for cell in data["cells"])
+        data["seconds"], each = _times(path, len(data["cells"]))
+        data["cells"] = tuple(
+            CellRun(**{**cell, "seconds": took}) for cell, took in zip(data["cells"], each, strict=True)
+        )
         data["notes"] = tuple(data["notes"])
         return Result(**data)
     except (OSError, ValueError, TypeError, KeyError) as error:

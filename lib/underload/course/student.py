@@ -23,12 +23,14 @@ _RESERVED = {"con", "prn", "aux", "nul", *(f"com{n}" for n in range(10)), *(f"lp
 @dataclass(frozen=True)
 class Claim:
     """Whose a file says it is. `known`: other names the same person may have on a list of students, the surest first;
-    `file`: the file's own name, where the learning platform put something before it; `late`: as Canvas says."""
+    `file`: the file's own name, where the learning platform put something before it; `late`: as Canvas says; `guessed`:
+    nothing but the file's own name says it, which may be any name."""
 
     student: str
     known: tuple[str, ...] = ()
     file: str = ""
     late: bool = False
+    guessed: bool = False
 
 
 def of_an_lms(name: str) -> bool:
@@ -54,7 +56,7 @@ def claimed(first: str, labs: Collection[str], *, folder: bool) -> Claim:
                 named = re.fullmatch(pattern, text, re.IGNORECASE)
                 if named:
                     return Claim(named[1], file=first)
-    return Claim(stem or first, file=first)
+    return Claim(stem or first, file=first, guessed=True)
 
 
 def on_the_list(claim: Claim, roster: Collection[str]) -> str:

@@ -25,13 +25,15 @@ from underload.course.handout import handout
 from underload.course.marks import LabError
 from underload.course.outline import name_of
 from underload.course.source import nbgrader
-from underload.course.student import Claim, claimed, of_an_lms, on_the_list, safe_names
+from underload.course.student import LONGEST, Claim, claimed, of_an_lms, on_the_list, safe_names
 
 #: A notebook is read up to this size (bytes); outputs make them large, and Kernel > Restart and Clear makes them small.
 NOTEBOOK = 20_000_000
 #: What lies beside a notebook is kept up to this size and number of files, so that data a student uses are there.
 BESIDE = 50_000_000
 BESIDE_FILES = 200
+#: Characters that are kept of the text stored below a cell.
+PRINTED = 4_000
 
 _CELLS = 5_000
 _CELL = 1_000_000  # characters of one cell
@@ -46,7 +48,7 @@ class Found:
 
     student: a name that is safe as a folder; lab: "" when not even that is known; path: below the submissions;
     notes: what a person should know; beside: the files beside it by their names from there; digest: of all these bytes;
-    listed: whether the student is one of the course's list.
+    listed: whether the student is one of the course's list; named: whose hand-out it is by its metadata.
     """
 
     student: str
@@ -59,13 +61,24 @@ class Found:
     digest: str = ""
     listed: bool = False
 
+    @property
+    def named(self) -> str:
+        return named_in(self.notebook) if self.notebook is not None else ""
+
+
+def named_in(notebook: NotebookNode) -> str:
+    """The student a hand-out was made for, by its metadata; "" where it does not say."""
+    named = notebook.metadata.get("underload", {}).get("student")
+    return str(named)[:LONGEST] if isinstance(named, str) else ""
+
 
 def find(folder: Path, labs: Mapping[str, NotebookNode], *, roster: Collection[str] = ()) -> list[Found]:
     """Everything that came back, by student and lab.
 
     labs: the sources of the labs that are graded, by name; a notebook of another is refused.
     roster: the names of the students as the course has them; a file whose name says one of them (or their number, as
-        Canvas and Moodle have it) is theirs.
+        Canvas and Moodle have it) is theirs. So is one under a name that is nobody's on the list, where its metadata
+        say that it is the hand-out of one from whom nothing else came.
 
     Raises:
         LabError: there is no such folder or archive, or a source is faulty.
@@ -77,12 +90,47 @@ def find(folder: Path, labs: Mapping[str, NotebookNode], *, roster: Collection[s
         packed = len(arrival.parts) > 1 and first.lower().endswith(".zip")
         claim = claimed(first, labs, folder=len(arrival.parts) > 1 and not packed)
         theirs.setdefault(on_the_list(claim, roster), []).append((claim, arrival))
+    theirs, told = _by_metadata(theirs, roster)
     names = safe_names([*theirs, *roster])
     return [
-        replace(found, student=names[student], listed=student in roster)
+        replace(found, student=names[student], listed=student in roster, notes=found.notes + told.get(student, ()))
         for student in sorted(theirs)
         for found in _of_one_student(student, theirs[student], given)
     ]
+
+
+_Files = list[tuple[Claim, Arrival]]
+
+
+def _by_metadata(
+    theirs: dict[str, _Files], roster: Collection[str]
+) -> tuple[dict[str, _Files], dict[str, tuple[str, ...]]]:
+    """Files of nobody on the list given to the one whose hand-out they are, if nothing else came from them and nobody
+    else has their hand-out; without a list, files whose name says nothing about whose they are. And a note on each."""
+    wanted: dict[str, list[str]] = {}
+    for student, files in theirs.items():
+        if student in roster or (not roster and not all(claim.guessed for claim, _ in files)):
+            continue
+        named = {name for _, arrival in files if _is_notebook(arrival.name) and (name := _named_at(arrival))}
+        if len(named) == 1:
+            wanted.setdefault(named.pop(), []).append(student)
+    made, told = dict(theirs), {}  # type: dict[str, _Files], dict[str, tuple[str, ...]]
+    for owner, students in wanted.items():
+        if len(students) > 1 or owner in theirs or (roster and owner not in roster):
+            continue
+        made[owner] = made.pop(students[0])
+        told[owner] = (
+            f"it came under the name {students[0]!r}, which is nobody's here, and is the hand-out of {owner!r} by its "
+            "metadata: taken for theirs",
+        )
+    return made, told
+
+
+def _named_at(arrival: Arrival) -> str:
+    try:
+        return named_in(parse(arrival.read(NOTEBOOK)))
+    except LabError:
+        return ""
 
 
 def found_at(path: Path, lab: str, source: NotebookNode, student: str) -> Found:
@@ -282,8 +330,8 @@ def _read(arrival: Arrival, given: Mapping[str, NotebookNode]) -> _Candidate:
 
 
 def parse(data: bytes) -> NotebookNode:
-    """A notebook of format 4 from a file's bytes: cells with their text and what they say about themselves; outputs and
-    everything else are left out, so that nothing in them matters.
+    """A notebook of format 4 from a file's bytes: cells with their text and what they say about themselves, and the
+    text that was stored below them, cut; everything else is left out, so that nothing in it matters.
 
     Raises:
         LabError: it is none; the message says what it is, and has no path, the caller has.
@@ -375,8 +423,29 @@ def _cell(cell: Any, number: int) -> NotebookNode:
     made = nbformat.from_dict({"cell_type": cell["cell_type"], "source": source, "metadata": kept})
     made["id"] = cell["id"] if isinstance(cell.get("id"), str) else ""
     if cell["cell_type"] == "code":
-        made["outputs"], made["execution_count"] = [], None
+        text = _printed(cell.get("outputs"))
+        made["outputs"] = [nbformat.v4.new_output("stream", name="stdout", text=text)] if text else []
+        made["execution_count"] = None
     return made
+
+
+def _printed(outputs: Any) -> str:
+    """The text among stored outputs: what was printed, and values that say more than their type and address."""
+    found: list[str] = []
+    for output in outputs if isinstance(outputs, list) else ():
+        if not isinstance(output, dict):
+            continue
+        data = output.get("data")
+        text: Any = ""
+        if output.get("output_type") == "stream" and output.get("name") != "stderr":
+            text = output.get("text")
+        elif output.get("output_type") in ("display_data", "execute_result") and isinstance(data, dict):
+            text = data.get("text/plain")
+        text = "".join(map(str, text)) if isinstance(text, list) else text
+        if isinstance(text, str) and not re.match(r"\s*<[^\n]*>\s*$", text):
+            found.append(text[:PRINTED])
+    text = "\n".join(part.strip("\n") for part in found if part.strip())
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)[:PRINTED].encode("utf-8", "replace").decode("utf-8")
 
 
 # ---- which lab it is ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,28 +22,43 @@ _FORMULA = re.compile("^[\\s]*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20|]")
 #: What ends a line for some reader of CSV, quoted or not, and characters that none expects.
 _BREAK = re.compile("[\0\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
+#: How the message of a check begins that was stopped.
+_LATE = ("TimeoutError: did not end within", "did not end within")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One student in one lab. `result` is None where nothing came."""
+    """One student in one lab. `result` is None where nothing came; `perhaps` names those, not on the roster, who handed
+    in this student's hand-out then: nobody can say yet that nothing came."""
 
     student: str
     lab: str
     result: Result | None
+    perhaps: tuple[str, ...] = ()
 
     @property
-    def status(self) -> Literal["graded", "refused", "no submission"]:
-        return "no submission" if self.result is None else self.result.status
+    def status(self) -> Literal["graded", "refused", "no submission", "unclear"]:
+        if self.result is None:
+            return "unclear" if self.perhaps else "no submission"
+        return self.result.status
 
     @property
     def earned(self) -> float | None:
-        """Points of the core: 0 where nothing came, None where it could not be graded."""
-        return 0.0 if self.result is None else self.result.earned if self.status == "graded" else None
+        """Points of the core: 0 where nothing came, None where it could not be graded or is not known."""
+        return self._points("earned")
 
     @property
     def bonus(self) -> float | None:
-        return 0.0 if self.result is None else self.result.bonus if self.status == "graded" else None
+        return self._points("bonus")
+
+    def _points(self, which: Literal["earned", "bonus"]) -> float | None:
+        if self.result is None:
+            return None if self.perhaps else 0.0
+        return float(getattr(self.result, which)) if self.status == "graded" else None
+
+    def task(self, name: str) -> float | None:
+        """Points of one task: 0 where nothing came, None where they are not known."""
+        return self.earned if self.result is None else self.result.task_earned(name)
 
     @property
     def final(self) -> float | None:
@@ -57,7 +72,8 @@ def rows(results: Sequence[Result], outlines: Mapping[str, Outline], roster: Seq
     """One row a student and lab, labs in the outlines' order, students in the roster's and then by name.
 
     Students of the roster have a row in every lab that anybody handed in (in every lab, when nobody handed in any).
-    A refused file beside a graded one of the same student and lab has none.
+    A refused file beside a graded one of the same student and lab has none. A refused file of no known lab is what came
+    from its student in each of these labs from which nothing else did, since it may be any of them.
 
     Raises:
         LabError: two graded results of one student in one lab.
@@ -74,13 +90,23 @@ def rows(results: Sequence[Result], outlines: Mapping[str, Outline], roster: Seq
             found[key] = result
     used = [lab for lab in outlines if any(result.lab == lab for result in results)] or list(outlines)
     used += sorted({result.lab for result in results} - set(used))
-    made = []
+    made: list[Row] = []
+    listed = list(dict.fromkeys(roster))
     for lab in used:
         here = {student for student, where in found if where == lab}
-        listed = list(dict.fromkeys(roster)) if lab in outlines else []
-        order = [*listed, *sorted(here - set(listed))]
-        made += [Row(student, lab, found.get((student, lab))) for student in order]
+        if lab in outlines:
+            for student in (*listed, *sorted(here - set(listed))):
+                came = found.get((student, lab)) or found.get((student, ""))
+                made.append(Row(student, lab, came, () if came else _perhaps(student, lab, results, listed)))
+        else:
+            placed = {row.student for row in made if row.result is found.get((row.student, lab))}
+            made += [Row(student, lab, found[student, lab]) for student in sorted(here - placed)]
     return made
+
+
+def _perhaps(student: str, lab: str, results: Sequence[Result], roster: Collection[str]) -> tuple[str, ...]:
+    others = {one.student for one in results if one.named == student and one.lab == lab and one.student not in roster}
+    return tuple(sorted(others))
 
 
 def harmless(value: object) -> str:
@@ -113,13 +139,11 @@ def marks_csv(found: Sequence[Row], outlines: Mapping[str, Outline]) -> str:
     for row in found:
         outline = outlines.get(row.lab)
         own = {task.name for task in outline.tasks} if outline else set()
-        earned = [
-            None if task not in own else 0.0 if row.result is None else row.result.task_earned(task) for task in tasks
-        ]
+        earned = [row.task(task) if task in own else None for task in tasks]
         lines.append(
             [
                 row.student, row.lab, row.status, *earned, row.earned, row.bonus, outline.points if outline else None,
-                None if row.result is None or row.status == "refused" else len(row.result.unmarked),
+                len(row.result.unmarked) if row.result is not None and row.status == "graded" else None,
                 "; ".join(reasons(row)),
             ]
         )  # fmt: skip
@@ -150,11 +174,14 @@ def task_heading(task: str) -> str:
 
 def reasons(row: Row) -> list[str]:
     """Everything about a row that a person should know, in the order in which it matters."""
+    if row.perhaps:
+        who = ", ".join(row.perhaps)
+        return [f"nothing came under this name, and {who} handed in the hand-out of it; give the folder its right name"]
     if row.result is None:
         return ["no submission"]
     result = row.result
     said = [result.said] if result.said else []
-    said += [f"{part.name}: {part.said}" for part in result.parts if part.said and not left_open(part)]
+    said += [f"{part.name}: {text}" for part in result.parts if not left_open(part) and (text := lost_to(part))]
     empty = [part.name for part in result.parts if left_open(part)]
     said += [f"nothing was written for {', '.join(empty)}"] if empty else []
     said += [f"{part}: not marked yet" for part in result.unmarked]
@@ -165,6 +192,13 @@ def reasons(row: Row) -> list[str]:
 def left_open(part: PartResult) -> bool:
     """Whether a part has no points because nothing was written for it."""
     return not part.earned and part.said.startswith("nothing was written")
+
+
+def lost_to(part: PartResult) -> str:
+    """What a part lost points to other than that a check found an answer wrong; "" where there is nothing."""
+    late = [check.what for check in part.checks if check.said.startswith(_LATE)]
+    ended = f"did not end in time: {', '.join(late)}" if late else ""
+    return "; ".join(text for text in (part.said, ended) if text)
 
 
 def marks_json(found: Sequence[Row], outlines: Mapping[str, Outline], results: Sequence[Result]) -> str:
@@ -193,8 +227,7 @@ def marks_json(found: Sequence[Row], outlines: Mapping[str, Outline], results: S
             "of": outlines[row.lab].points if row.lab in outlines else None,
             "unmarked": list(row.result.unmarked) if row.result else [],
             "tasks": {
-                task.name: 0.0 if row.result is None else row.result.task_earned(task.name)
-                for task in (outlines[row.lab].tasks if row.lab in outlines else ())
+                task.name: row.task(task.name) for task in (outlines[row.lab].tasks if row.lab in outlines else ())
             },
             "reasons": reasons(row),
         }
