@@ -512,6 +512,23 @@ def test_whatever_a_function_does_costs_its_check_only(root: Process, body: str,
         assert run(process, "f(2)").output == "4\n"
 
 
+def test_after_a_check_that_never_ends_the_others_get_less_time(student: Process) -> None:
+    """One endless loop must not take the whole limit in each check; what ends quickly has its points all the same."""
+    student.limits = Limits(check_seconds=3, cell_seconds=60)
+    run(student, "def f(x):\n    while x < 3: pass\n    return 2 * x")
+    tested = check(
+        student,
+        "points = Points(4)\n"
+        + "".join(f"with points.check(1, 'of {x}'):\n    assert f({x}) == {2 * x}\n" for x in (5, 1, 2, 4))
+        + "points.earned()",
+    )
+    assert [one.earned for one in tested.checks] == [1, 0, 0, 1]
+    first, second = (one.said.splitlines()[0] for one in tested.checks[1:3])
+    assert first == "TimeoutError: did not end within 3 s"
+    assert second == "TimeoutError: did not end within 2 s (no longer, since a check before it took all of 3 s)"
+    assert 4.5 <= tested.seconds < 5.9  # and not 6
+
+
 @pytest.mark.parametrize(
     ("body", "ended"),
     [

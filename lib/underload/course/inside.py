@@ -34,6 +34,7 @@ from underload.course import points, sandbox, watch, wire
 _SAID = 4000  # characters of a message or of what a check printed
 _TRACEBACK = 20_000
 _GRACE = 0.5  # seconds that threads get to end before a fork, which would lose them
+_AFTER_ENDLESS = 2.0  # seconds of a check where one before it in the same test never ended
 _HERE = os.path.dirname(__file__) + os.sep
 _PLAIN = (int, float, str, bytes, bool)  # bound again to an equal one, a name is what it was
 _NUMBER = r"\w+ = \d+"  # the student's own number, set before every test: nothing of the library is in it
@@ -427,6 +428,7 @@ class Test:
         self.answers = answers
         self.cell = process.file_name(message["name"], message["code"])
         self.seconds = float(message["check_seconds"])
+        self.endless = False  # whether a check has run into that limit
         self.watch: watch.Watch | None = None
         self.put_back: set[str] = set()
 
@@ -537,6 +539,8 @@ class Around:
 
     def __init__(self, test: Test, what: str) -> None:
         self.test, self.what = test, what
+        # What never ends would take the whole limit once more in every check of the test.
+        self.seconds = min(test.seconds, _AFTER_ENDLESS) if test.endless else test.seconds
         self.active = False
 
     def __enter__(self) -> None:
@@ -549,9 +553,8 @@ class Around:
         self.active = True
         for number in (signal.SIGALRM, signal.SIGPROF):
             signal.signal(number, self._over)
-        seconds = self.test.seconds
-        signal.setitimer(signal.ITIMER_PROF, seconds, 0.1)
-        signal.setitimer(signal.ITIMER_REAL, 3 * seconds, 0.1)
+        signal.setitimer(signal.ITIMER_PROF, self.seconds, 0.1)
+        signal.setitimer(signal.ITIMER_REAL, 3 * self.seconds, 0.1)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: Any) -> None:
         self.active = False
@@ -562,7 +565,10 @@ class Around:
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
             raise RuntimeError(f"the answer changed {', '.join(changed[:3])}{more} while it was checked")
         if isinstance(error, TimeOver):
-            raise TimeoutError(f"did not end within {self.test.seconds:g} s").with_traceback(tb) from None
+            self.test.endless = True
+            less = f" (no longer, since a check before it took all of {self.test.seconds:g} s)"
+            said = f"did not end within {self.seconds:g} s{less if self.seconds < self.test.seconds else ''}"
+            raise TimeoutError(said).with_traceback(tb) from None
         if isinstance(error, MemoryError):
             traceback.clear_frames(tb)  # else what they hold stays until the message is made, and leaves no room for it
             raise MemoryError(str(error) or "needed more memory than there is for a test") from None
