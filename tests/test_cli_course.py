@@ -109,7 +109,7 @@ def test_release_to_a_class(labs: Path, tmp_path: Path, capsys: Capture) -> None
     roster, secret, out = tmp_path / "class.csv", tmp_path / "secret", tmp_path / "out"
     roster.write_text("student\nann\nbob\n")
     words = ["release", "--labs", labs, "--out", out, "--secret", secret, "--students", roster]
-    assert course(*words, "--deadline", "Friday") == 0
+    assert course(*words, "--deadline", "Friday", "--book", "https://example.org/book") == 0
     said = capsys.readouterr().out
     assert "do not commit it" in said and "2 students, ann to bob" in said
     assert re.search(r"queue-lab, [0-9a-f]{8}, 8 points and 1 on top: handed out", said)
@@ -118,7 +118,8 @@ def test_release_to_a_class(labs: Path, tmp_path: Path, capsys: Capture) -> None
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     ann, bob = (read_notebook(out / student / LAB / f"{LAB}.ipynb") for student in ("ann", "bob"))
     assert seed_of(ann) != seed_of(bob)
-    assert "Hand in by Friday" in (out / "ann" / LAB / "README.md").read_text()
+    readme = (out / "ann" / LAB / "README.md").read_text()
+    assert "Hand in by Friday" in readme and "(from https://example.org/book)" in readme
     assert course(*words, "--deadline", "Friday") == 0
     said = capsys.readouterr().out
     assert "unchanged since" in said and "new cop" not in said

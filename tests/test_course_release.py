@@ -179,6 +179,7 @@ def test_what_a_student_gets(tmp_path: Path) -> None:
     for word in ("Hand in by Friday noon", "underload course check", "2026-11-30", "8 points", "task 2", "1 on top"):
         assert word in readme
     assert "$" not in readme and "SEED" not in readme
+    assert "(your teacher says from where)" in readme and "Leave the outputs in" in readme  # it has an open answer
     assert sorted(path.name for path in tmp_path.iterdir()) == ["CHANGES.md", "queue-lab", "release.json"]
 
 

@@ -18,10 +18,10 @@ For a teacher, in this order:
   underload course release latency-budget --out handed-out --secret ~/course.secret --students roster.csv
                                                hand out: a folder for each student, with a README
   (collect)                                    put what comes back into one folder, in whatever shape it comes
-  underload course grade submissions --out graded --secret ~/course.secret
+  underload course grade submissions --out graded --secret ~/course.secret --students roster.csv
                                                grade: marks as CSV and JSON, a report, feedback for each student
   (mark)                                       open graded/marking.html, mark the open answers, save marks.json
-  underload course grade submissions --out graded --secret ~/course.secret --marks marks.json
+  underload course grade submissions --out graded --secret ~/course.secret --students roster.csv --marks marks.json
                                                grade again: only what is new is run, the marks are merged in
 
 For a student:
@@ -95,6 +95,9 @@ def _add_release(words: Any) -> None:
         help="a copy for each of them, with numbers of their own; the column `student`, else the first",
     )  # fmt: skip
     parser.add_argument("--deadline", default="", metavar="TEXT", help="until when, for the README")
+    parser.add_argument(
+        "--book", default="", metavar="TEXT", help="where students get the book's folder from, for the README"
+    )
     parser.add_argument(
         "--rules", type=Path, metavar="FILE.md", help="your rules on getting help, instead of the book's"
     )
@@ -215,7 +218,9 @@ def run_release(args: argparse.Namespace) -> None:
         new = not args.secret.exists()
         secret = read_secret(args.secret, make=True)
     try:
-        done = release(labs, args.out, secret=secret, students=students, deadline=args.deadline, rules=rules)
+        done = release(
+            labs, args.out, secret=secret, students=students, deadline=args.deadline, book=args.book, rules=rules
+        )
     except LabError:
         if new:
             args.secret.unlink()  # nothing was handed out with it

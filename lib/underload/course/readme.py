@@ -13,7 +13,14 @@ _HERE = Path(__file__).parent
 
 
 def student_readme(
-    lab: Outline, *, date: str, version: str, personal: bool, deadline: str = "", rules: str | None = None
+    lab: Outline,
+    *,
+    date: str,
+    version: str,
+    personal: bool,
+    deadline: str = "",
+    book: str = "",
+    rules: str | None = None,
 ) -> str:
     """The README for the students of one lab, as Markdown.
 
@@ -21,6 +28,7 @@ def student_readme(
     date, version: as the notebook's first cell says them.
     personal: whether the copy has numbers of the student's own.
     deadline: until when to hand in, in words; "" leaves the line out.
+    book: where students get the book's folder from, such as the address of a repository; "" tells them to ask.
     rules: the section on getting help, as Markdown; None for the book's own.
     """
     from underload.course.sandbox import Limits
@@ -32,6 +40,8 @@ def student_readme(
         lab=lab.lab,
         work=_work(lab),
         deadline=f"\n**Hand in by {deadline}.**\n" if deadline else "",
+        book=f"from {book.strip()}" if book.strip() else "your teacher says from where",
+        outputs=_OPEN_OUTPUTS if any(part.manual for part in lab.parts) else "Outputs need not be in it.",
         date=date,
         version=version,
         points=_points(lab),
@@ -53,6 +63,10 @@ _PERSONAL = """
 The line `SEED = …` near the top is another one in every copy, and some answers depend on it.
 Leave it as it is: an answer with another student's numbers is a wrong one.
 """
+_OPEN_OUTPUTS = (
+    "Leave the outputs in: the grader makes its own, and the person who reads your open answers sees the numbers that "
+    "you write about."
+)
 _LIBRARY = (
     "- **The library's own version.** Some tasks build what `underload` already has; their text names it. "
     "Compare with it as much as you like, but an answer that calls it earns nothing for that task.\n"

@@ -169,13 +169,14 @@ def release(
     secret: bytes = b"",
     students: Sequence[str] = (),
     deadline: str = "",
+    book: str = "",
     rules: str | None = None,
     day: datetime.date | None = None,
 ) -> Release:
     """Hand out these labs (sources by name) in the folder `out`.
 
     students: their ids, each of whom gets a folder with numbers drawn from `secret`; empty for one folder for all.
-    deadline, rules: for the README (see `readme.student_readme`). day: the date of the stamp; today's if None.
+    deadline, book, rules: for the README (see `readme.student_readme`). day: the date of the stamp; today's if None.
 
     Raises:
         LabError: a lab cannot be handed out; the secret is missing or another one than before; a student's id is no
@@ -202,7 +203,7 @@ def release(
     planned: dict[str, str] = {}
     done: list[Released] = []
     for lab, source in labs.items():
-        one, files = _plan(lab, source, date, record, secret, students, deadline, rules)
+        one, files = _plan(lab, source, date, record, secret, students, deadline, book, rules)
         planned.update(files)
         done.append(one)
         seeded = seed_of(source) is not None
@@ -251,6 +252,7 @@ def _plan(
     secret: bytes,
     students: Sequence[str],
     deadline: str,
+    book: str,
     rules: str | None,
 ) -> tuple[Released, dict[str, str]]:
     """One lab's hand-out and the files of it, by their place in the folder."""
@@ -282,7 +284,7 @@ def _plan(
         files[f"{folder}/{lab}.ipynb"] = text if text.endswith("\n") else text + "\n"
         files[f"{folder}/README.md"] = student_readme(
             described, date=date, version=_short(full), personal=bool(student) and seeded, deadline=deadline,
-            rules=rules,
+            book=book, rules=rules,
         )  # fmt: skip
     since = f"{before['date']}, {_short(before['version'])}" if before is not None else ""
     count = len(students) or 1
