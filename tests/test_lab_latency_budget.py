@@ -52,7 +52,7 @@ def solved(source: Any) -> dict[str, Any]:
 def test_points_and_tasks(source: Any) -> None:
     about = outline(source)
     assert about.points == 20 and about.bonus == 2
-    assert sum(task.minutes or 0 for task in about.tasks if not task.further) == about.minutes == 90
+    assert sum(task.minutes or 0 for task in about.tasks if not task.further) == about.minutes == 95
     heads = [cell.source.splitlines()[0] for cell in source.cells if re.match(r"## .*Task \d", cell.source)]
     told = [re.findall(r"about (\d+) minutes, (\d+) (?:bonus )?points", head)[0] for head in heads]
     assert told == [(str(task.minutes), f"{task.points:g}") for task in about.tasks]
@@ -233,6 +233,28 @@ def test_the_mean_of_shares_is_told_from_the_share_of_all() -> None:
         lab.check_shares(wrong, log)
 
 
+@pytest.mark.parametrize(
+    ("word", "stage"),
+    [("Tokenize", "tokenise"), ("tokenising", "tokenise"), (" queuing", "queue"), ("QUEUEING", "queue")],
+)
+def test_a_stage_may_be_spelt_otherwise(word: str, stage: str) -> None:
+    assert lab.stage_of(word) == stage
+    lab.check_prediction(largest_of_A=word)
+    line = lab.scripted_timeline(3.0, client=0.1, queue=0.2)
+    right = {name: end - begin for name, (begin, end) in lab._spans(line).items()}
+    other = {word if name == stage else name: seconds for name, seconds in right.items()}
+    assert list(lab.by_stage(other)) == list(lab.STAGES)
+    lab.check_budget(lambda _: other, line)
+    lab.check_shares(lambda _: {name: seconds / sum(right.values()) for name, seconds in other.items()}, [line])
+
+
+@pytest.mark.parametrize("word", ["network", "", 3])
+def test_what_is_no_stage_says_what_to_write(word: object) -> None:
+    assert lab.stage_of(word) == word
+    with pytest.raises(AssertionError, match="write one of client, tokenise, queue"):
+        lab.check_prediction(largest_of_A=word)
+
+
 def test_shares_that_follow_from_a_wrong_budget_are_right() -> None:
     log = lab.example_log(20)
 
@@ -317,6 +339,10 @@ def test_every_seed_is_fair() -> None:
             lab.check_floor(floor, log)
         with pytest.raises(AssertionError, match="these look like milliseconds"):
             lab.check_floor(1e3 * line(alone, metrics.ttft)[0], log)
+        with pytest.raises(AssertionError, match="is the wait for a turn still in some of the times"):
+            lab.check_floor(1.2 * line(alone, metrics.ttft)[0], log)
+        with pytest.raises(AssertionError, match="more than a tenth off"):
+            lab.check_floor(0.8 * line(alone, metrics.ttft)[0], log)
     with pytest.raises(NotImplementedError, match="my_floor is None"):
         lab.check_floor(None, log)
 
@@ -439,6 +465,11 @@ def test_pictures_say_their_numbers() -> None:
     assert "5 tokens" in lab.draw_streams({"one": line})._repr_html_()
     drawn = lab.draw_ttft([16, 64], [0.01, 0.02], 0.007, 0.0002, at=100, held_out=(100, 0.03))._repr_html_()
     assert "At 100 tokens it says 27" in drawn
+    log = lab.personal_log(0)
+    bare = lab.draw_log(log)._repr_html_()
+    assert "at 80 prompt lengths, from " in bare and "fitted" not in bare
+    assert lab.draw_log(log, 0.0225, None)._repr_html_() == bare, "half a line is none"
+    assert "a line from 22.5 ms" in lab.draw_log(log, 0.0225, 0.00064)._repr_html_()
 
 
 # ------------------------------------------------------------------ examples that the chapter works by hand

@@ -256,6 +256,8 @@ def check_choice(knee: Callable[..., object], largest: Callable[..., object]) ->
         (lambda o, t: 9 * o / t, lambda o, t, limit: 10, "90 %"),
         (lambda o, t: 1 / t, lambda o, t, limit: 10, "the limit 1/t"),
         (lambda o, t: None, lambda o, t, limit: 10, "must be a number, got None"),
+        (lambda o, t: math.ceil(o / t), lambda o, t, limit: 10, r"is 8 \(rounded to 8; a knee need not be a whole"),
+        (lambda o, t: int(o / t), lambda o, t, limit: 10, r"is 7 \(rounded to 7; a knee need not be a whole"),
         (lambda o, t: o / t, lambda o, t, limit: (limit - o) / t, "whole number"),
         (lambda o, t: o / t, lambda o, t, limit: "10", "must be a number, got '10'"),
         (lambda o, t: o / t, lambda o, t, limit: int((limit - o) / t), "is 9; 10 take 0.03 s and 11 take 0.031 s"),
@@ -301,26 +303,15 @@ def test_a_wrong_rate_is_told_what_is_wrong(wrong: Callable[..., object], says: 
         lab.check_cache_rate(wrong, rate=5e9, batch=4, fixed=0.020)
 
 
-# ------------------------------------------------------------------ guesses, and the machine of one's own
-
-
-@pytest.mark.parametrize("guess", [2, 2.5, 1e-3, np.float64(3), np.int64(3), np.array([4.0])])
-def test_any_positive_guess_will_do(guess: object) -> None:
-    lab.check_guess(guess, "my_guess", "how many?")
-
-
-@pytest.mark.parametrize("guess", ["2", "twice", 0, -1, math.nan, math.inf, [], True])
-def test_what_is_no_guess_says_what_to_write(guess: object) -> None:
-    with pytest.raises(AssertionError, match="my_guess"):
-        lab.check_guess(guess, "my_guess", "how many?")
+# ------------------------------------------------------------------ the machine of one's own
 
 
 def test_what_was_not_written_yet_is_not_wrong() -> None:
     machine = lab.your_machine(0)
     for check in (
-        lambda: lab.check_guess(None, "my_guess", "how many?"),
         lambda: lab.check_my_batch(None, machine),
         lambda: lab.check_my_share(None, None, machine),
+        lambda: lab.check_share_form(None),
     ):
         with pytest.raises(NotImplementedError, match="still None"):
             check()
@@ -374,6 +365,17 @@ def test_a_wrong_number_for_one_s_own_machine_is_told_what_is_wrong(batch: float
             lab.check_my_share(share, batch, machine)
 
 
+@pytest.mark.parametrize("share", [56.1, 0, 1, -0.5, "56 %", 789.9])
+def test_what_is_no_share_is_told_at_once(share: object) -> None:
+    with pytest.raises(AssertionError, match="my_share"):
+        lab.check_share_form(share)
+
+
+@pytest.mark.parametrize("share", [0.56, 0.1, np.float64(0.9), np.array([0.5])])
+def test_the_form_of_a_share_says_nothing_about_its_value(share: object) -> None:
+    lab.check_share_form(share)
+
+
 def test_the_share_of_a_wrong_batch_is_right_by_itself() -> None:
     machine = lab.your_machine(0)
     line = StepLine(machine.o, machine.t)
@@ -399,6 +401,7 @@ def test_pictures_carry_their_numbers_in_words_and_in_a_table() -> None:
     drawn = lab.draw_step_times(times, line=line, floor=lambda b: 0.02, others={"plain": {1: 0.04}}, live={8: 0.041})
     html = drawn._repr_html_()
     assert "31 ms at batch size 1" in html and "over roofline" in html and "plain (ms)" in html
+    assert "a straight line looks bent" in html
     html = lab.draw_throughput(times, line, choice=10)._repr_html_()
     assert f"{1 / line.t:.0f} tokens/s" in html and "A batch of 10 is marked" in html
     html = lab.draw_rates({1: 14.8e9, 2: 7.9e9}, 30e9)._repr_html_()

@@ -6,6 +6,7 @@
     example_log     a log of timelines, the same on every machine
     personal_log    a log of a machine that a student's own number draws
     drawn_*         inputs for checks that must not be known beforehand
+    stage_of        a stage by any of its spellings; by_stage a budget with such keys
     check_*         raise AssertionError with the wrong value, what it is instead, and what was wanted
     draw_*          the pictures of the lab
 
@@ -26,12 +27,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, AnyStr, Protocol
 
 from underload import figures
+from underload.labs.answers import check_guess as check_guess
+from underload.labs.answers import or_library as or_library
 from underload.request import Clock, Timeline, VirtualClock
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
 STAGES = ("client", "tokenise", "queue", "prefill", "decode")
+_SPELT = {
+    "tokenize": "tokenise",
+    "tokenizing": "tokenise",
+    "tokenising": "tokenise",
+    "tokenization": "tokenise",
+    "tokenisation": "tokenise",
+    "queueing": "queue",
+    "queuing": "queue",
+    "prefilling": "prefill",
+    "decoding": "decode",
+}
+"""Other ways to write a stage."""
 
 # ------------------------------------------------------------------ a server, call by call
 
@@ -611,8 +626,21 @@ def _spans(line: Timeline) -> dict[str, tuple[float, float]]:
     return dict(zip(STAGES, pairwise(borders), strict=True))
 
 
+def stage_of(word: Any) -> Any:
+    """The stage that `word` names, in any case and spelling ("Tokenize", "queuing"); `word` itself if it names none."""
+    plain = str(word).strip().lower()
+    stage = _SPELT.get(plain, plain)
+    return stage if stage in STAGES else word
+
+
+def by_stage(budget: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A budget or shares under the names of STAGES, however its keys are spelt; further keys stay."""
+    return {stage_of(key): value for key, value in budget.items()}
+
+
 def _stages(got: Any, words: str) -> Mapping[str, Any]:
     assert isinstance(got, Mapping), f"{words} must return a dictionary, got {type(got).__name__}"
+    got = by_stage(got)
     missing = [stage for stage in STAGES if stage not in got]
     assert not missing, f"{', '.join(missing)} is missing; the stages are {', '.join(STAGES)}; got {_shown(list(got))}"
     return got
@@ -628,7 +656,7 @@ def check_prediction(**guesses: Any) -> None:
     for name, guess in guesses.items():
         if guess is None:
             raise NotImplementedError(f"{name} is None")
-        assert str(guess).strip().lower() in STAGES, (
+        assert stage_of(guess) in STAGES, (
             f"{name} is {_shown(guess)}; write one of {', '.join(STAGES)}: any of them earns the point"
         )
 
@@ -706,7 +734,7 @@ def _own_shares(
     if budget is None:
         return None
     try:
-        own = [{stage: float(got[stage]) for stage in STAGES} for got in map(budget, log)]
+        own = [{stage: float(got[stage]) for stage in STAGES} for got in map(by_stage, map(budget, log))]
         shares, mean = _share_of_all(own), _mean_share(own)
     except Exception:  # whatever their code raises, or a budget of no seconds
         return None
@@ -809,6 +837,12 @@ def check_line(
         )
 
 
+def least_squares(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """(floor, per_token) of the least-squares line: for the cells that go on from it, not for the task's answer."""
+    line = statistics.linear_regression(xs, ys)
+    return line.intercept, line.slope
+
+
 def check_floor(floor: Any, log: Sequence[Timeline]) -> None:
     """Whether `floor` (s) is what the machine behind `log` takes for a prompt of no length, within a tenth.
 
@@ -823,11 +857,12 @@ def check_floor(floor: Any, log: Sequence[Timeline]) -> None:
         if _near(floor, all_of_it)
         else ": these look like milliseconds; write seconds"
         if _near(floor, 1e3 * right)
-        else ""
+        else ", more than a tenth above what this log says of a prompt of no length: is the wait for a turn still in "
+        "some of the times?"
+        if isinstance(floor, Real) and right < floor < all_of_it
+        else ", more than a tenth off what this log says of a prompt of no length"
     )
-    assert _near(floor, right), (
-        f"my_floor is {_shown(floor)}{slip or ', more than a tenth off what this log says of a prompt of no length'}"
-    )
+    assert _near(floor, right), f"my_floor is {_shown(floor)}{slip}"
 
 
 def check_per_token(per_token: Any, log: Sequence[Timeline]) -> None:
@@ -934,7 +969,7 @@ def _push(stream: Any, piece: bytes | None, index: int) -> tuple[str, str]:
 
 
 def check_drawn_characters(make: Callable[[str], Any], draw: Generator, rounds: int = 60) -> None:
-    """Texts without a stop string, cut anywhere: each character as soon as it is complete, and no half ones.
+    """Texts without a stop string, cut anywhere: each character as soon as it is complete, half of one only at the end.
 
     Raises:
         AssertionError: as `check_stream` does.
@@ -1047,22 +1082,40 @@ def book() -> dict[str, Any]:
 # ------------------------------------------------------------------ pictures
 
 
+_HATCHED: dict[str, Any] = {
+    "facecolor": figures.COLORS["surface"],
+    "edgecolor": figures.COLORS["quiet"],
+    "hatch": "//////",
+    "linewidth": 0.8,
+}
+
+
 def draw_budget(
     budgets: Mapping[str, Mapping[str, float]], *, name: str = "budget", caption: str = ""
 ) -> figures.Picture:
     """One bar a request, its stages end to end, in milliseconds."""
+    budgets = {label: by_stage(stages) for label, stages in budgets.items()}
     fig, ax = figures.axes(xlabel="time since arrival", xunit="ms", ylabel="", height=1.5 + 0.5 * len(budgets))
     longest = max((sum(stages.values()) for stages in budgets.values()), default=0.0)
+    surface = figures.COLORS["surface"]
     for row, stages in enumerate(budgets.values()):
         left = 0.0
         for stage, seconds in stages.items():
-            colour = figures.COLORS[stage if stage in STAGES[1:] else "quiet"]
-            ax.barh(row, 1e3 * seconds, left=1e3 * left, color=colour, height=0.6, label=stage if row == 0 else None)
+            # The queue is grey: what no colour stands for is hatched, so that the two are told apart.
+            plain = {"color": figures.COLORS[stage]} if stage in STAGES[1:] else _HATCHED
+            ax.barh(row, 1e3 * seconds, left=1e3 * left, height=0.6, label=stage if row == 0 else None, **plain)
             left += seconds
-        ax.annotate(" " + figures.quantity(left, "s"), (1e3 * left, row), va="center")
+        ax.annotate(
+            figures.quantity(left, "s"),
+            (1e3 * left, row),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            bbox={"facecolor": surface, "edgecolor": "none", "pad": 2.0},  # hides the grid line behind the number
+        )
     ax.set_yticks(range(len(budgets)), list(budgets))
     ax.invert_yaxis()
-    ax.set_xlim(0, 1e3 * longest * 1.18 or 1)
+    ax.set_xlim(0, 1e3 * longest * 1.2 or 1)
     ax.legend(ncols=len(STAGES), loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.35 / len(budgets)))
     named = list(next(iter(budgets.values()), {}))
     data: dict[str, list[Any]] = {"request": list(budgets)}
@@ -1102,8 +1155,8 @@ def draw_streams(lines: Mapping[str, Timeline], *, name: str = "streams", captio
 def draw_ttft(
     lengths: Sequence[float],
     seconds: Sequence[float],
-    floor: float,
-    per_token: float,
+    floor: float | None = None,
+    per_token: float | None = None,
     *,
     at: float | None = None,
     held_out: tuple[float, float] | None = None,
@@ -1112,24 +1165,43 @@ def draw_ttft(
 ) -> figures.Picture:
     """Time to first token against prompt length: measured points, the line fitted to them, and what it says elsewhere.
 
+    Without `floor` or `per_token`, the points alone.
+
     Args:
         at: a length whose prediction is marked.
         held_out: (length, seconds) of a measurement that the line has not seen.
     """
     fig, ax = figures.axes(xlabel="prompt", xunit="tokens", ylabel="time to first token", yunit="ms")
-    ends = [0.0, max([*lengths, at or 0, held_out[0] if held_out else 0])]
     ax.plot(lengths, [1e3 * s for s in seconds], **figures.look("measurement"), label="measured")
-    ax.plot(ends, [1e3 * (floor + per_token * x) for x in ends], **figures.look("prediction"), label="the fitted line")
-    spoken = (
-        f"Time to first token at {len(lengths)} prompt lengths, and a line from {figures.quantity(floor, 's')} "
-        f"rising {figures.quantity(per_token, 's')} a token."
-    )
-    if at is not None:
-        ax.plot([at], [1e3 * (floor + per_token * at)], **figures.look("choice"), label=f"predicted at {at:g} tokens")
-        spoken += f" At {at:g} tokens it says {figures.quantity(floor + per_token * at, 's')}."
+    spoken = f"Time to first token at {len(lengths)} prompt lengths"
+    if floor is None or per_token is None:
+        spoken += f", from {figures.quantity(min(seconds), 's')} to {figures.quantity(max(seconds), 's')}."
+    else:
+        ends = [0.0, max([*lengths, at or 0, held_out[0] if held_out else 0])]
+        line = [1e3 * (floor + per_token * x) for x in ends]
+        ax.plot(ends, line, **figures.look("prediction"), label="the fitted line")
+        spoken += f", and a line from {figures.quantity(floor, 's')} rising {figures.quantity(per_token, 's')} a token."
+        if at is not None:
+            said = floor + per_token * at
+            ax.plot([at], [1e3 * said], **figures.look("choice"), label=f"predicted at {at:g} tokens")
+            spoken += f" At {at:g} tokens it says {figures.quantity(said, 's')}."
     if held_out is not None:
         ax.plot([held_out[0]], [1e3 * held_out[1]], **figures.look("live"), label="measured afterwards")
         spoken += f" Measured afterwards at {held_out[0]:g} tokens: {figures.quantity(held_out[1], 's')}."
     ax.set_ylim(bottom=0)
     ax.legend()
     return figures.show(fig, alt=spoken, caption=caption, name=name, data=True)
+
+
+def draw_log(
+    log: Sequence[Timeline],
+    floor: float | None = None,
+    per_token: float | None = None,
+    *,
+    name: str = "log",
+    caption: str = "",
+) -> figures.Picture:
+    """The TTFT of every request in a log against its prompt's length, and a line where both its numbers are there."""
+    lines = sorted(log, key=lambda line: line.prompt_tokens)
+    seconds = [line.token_times[0] - line.arrival for line in lines]
+    return draw_ttft([line.prompt_tokens for line in lines], seconds, floor, per_token, name=name, caption=caption)

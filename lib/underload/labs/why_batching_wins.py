@@ -25,6 +25,9 @@ from typing import Any
 import numpy as np
 
 from underload import figures
+from underload.labs.answers import check_guess as check_guess
+from underload.labs.answers import number as _number
+from underload.labs.answers import or_library as or_library
 from underload.request import UnderloadError, VirtualClock
 from underload.shapes import ModelShape, StepLine, decode_cost, fit_step_time, roofline, shape
 
@@ -65,16 +68,6 @@ def example_times(path: str | None = None, model: str = "smollm2-135m") -> dict[
 # ------------------------------------------------------------------ what a check is handed
 
 
-def _number(value: Any, what: str) -> float:
-    """`value` as a float, whatever kind of number it is (NumPy's and arrays of one element included)."""
-    try:
-        found = math.nan if isinstance(value, (str, bytes, bool)) else float(np.asarray(value, dtype=float).item())
-    except (TypeError, ValueError):
-        found = math.nan
-    assert math.isfinite(found), f"{what} must be a number, got {value!r}"
-    return found
-
-
 def _near(got: float, wanted: float, relative: float = 1e-6) -> bool:
     return abs(got - wanted) <= relative * abs(wanted)
 
@@ -82,18 +75,6 @@ def _near(got: float, wanted: float, relative: float = 1e-6) -> bool:
 def _named(got: float, slips: Mapping[str, float], relative: float = 1e-6) -> str:
     """The slip that gives this value, in brackets, or nothing."""
     return next((f" ({words})" for words, value in slips.items() if _near(got, value, relative)), "")
-
-
-def check_guess(guess: object, name: str, what: str) -> None:
-    """A guess earns its point for being made: any positive number will do.
-
-    Raises:
-        NotImplementedError: nothing was written down yet.
-        AssertionError: something that is no positive number.
-    """
-    if guess is None:
-        raise NotImplementedError(f"{name} is still None")
-    assert _number(guess, name) > 0, f"{name} is {guess!r}; write a positive number: {what}"
 
 
 # ------------------------------------------------------------------ task 1: a stopwatch
@@ -499,8 +480,8 @@ def check_floor(
 # ------------------------------------------------------------------ task 4: the knee
 
 
-def check_knee(knee: Callable[[float, float], object], o: float = 0.020, t: float = 0.001) -> None:
-    """The knee, without arguments at numbers small enough for paper.
+def check_knee(knee: Callable[[float, float], object], o: float = 0.030, t: float = 0.004) -> None:
+    """The knee, without arguments at numbers small enough for paper. It is no whole number: a rounded one is wrong.
 
     Raises:
         AssertionError: naming the value, and the slip that gives it.
@@ -508,6 +489,8 @@ def check_knee(knee: Callable[[float, float], object], o: float = 0.020, t: floa
     call = f"knee(o = {o * 1e3:.4g} ms, t = {t * 1e3:.4g} ms)"
     got = _number(knee(o, t), f"what {call} returns")
     slips = {"t/o instead of o/t": t / o, "90 % of 1/t instead of half": 9 * o / t, "the limit 1/t itself": 1 / t}
+    for whole in (math.floor(o / t), math.ceil(o / t)):
+        slips.setdefault(f"rounded to {whole}; a knee need not be a whole number", whole)
     assert _near(got, o / t), f"{call} is {got:.4g}{_named(got, slips)}; B/(o + Bt) is half of 1/t at B = {o / t:.4g}"
 
 
@@ -579,6 +562,19 @@ def check_my_batch(my_batch: object, machine: Machine) -> None:
     assert more > machine.limit * 1e3, (
         f"my_batch is {got}; one sequence more takes {more:.2f} ms a step and still keeps the promise: {promised}"
     )
+
+
+def check_share_form(my_share: object) -> None:
+    """Whether a share was written down as one: between 0 and 1. Not whether it is right.
+
+    Raises:
+        NotImplementedError: nothing was written down yet.
+        AssertionError: it is no number, or none between 0 and 1.
+    """
+    if my_share is None:
+        raise NotImplementedError("my_share is still None")
+    got = _number(my_share, "my_share")
+    assert 0 < got < 1, f"my_share is {got:.4g}; a share lies between 0 and 1, and 0.5 is one half"
 
 
 def check_my_share(my_share: object, my_batch: object, machine: Machine) -> None:
@@ -695,6 +691,8 @@ def draw_step_times(
 ) -> figures.Picture:
     """Step time against batch size: measured points, the fitted line, the roofline, and what else is handed over.
 
+    The batch axis doubles at each step, so that the small batches have room; its label says what that does to a line.
+
     Args:
         measured: batch size -> seconds.
         line: the fitted line.
@@ -705,7 +703,8 @@ def draw_step_times(
     """
     sizes = sorted(measured)
     fine = sorted({*sizes, *range(1, max(sizes) + 1)})
-    fig, ax = figures.axes(xlabel="batch size", ylabel="step time", yunit="ms", xlog=True)
+    bent = ", doubling at each step: a straight line looks bent" if line is not None else ", doubling at each step"
+    fig, ax = figures.axes(xlabel=f"batch size{bent}", ylabel="step time", yunit="ms", xlog=True)
     if floor is not None:
         ax.plot(
             fine,

@@ -1,0 +1,82 @@
+"""What every lab does with what a student wrote: guesses of any kind, and functions that are not written yet."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from underload.labs import latency_budget, why_batching_wins
+from underload.labs.answers import check_guess, number, or_library
+
+
+@pytest.mark.parametrize(
+    "guess", [2, 2.5, 1e-3, np.float64(3), np.int64(3), np.array([4.0]), "8", " 8.5 ", "1e2", np.str_("8")]
+)
+def test_any_positive_guess_will_do(guess: object) -> None:
+    check_guess(my_guess=guess)
+
+
+@pytest.mark.parametrize("guess", ["8x", "twice", "", "nan", "-2", "inf", 0, -1, math.nan, math.inf, [], [1, 2], True])
+def test_what_is_no_guess_says_what_to_write(guess: object) -> None:
+    with pytest.raises(AssertionError, match="^my_guess is .*; write a positive number, such as 8 or 2.5"):
+        check_guess(my_guess=guess)
+
+
+def test_a_guess_that_was_not_made_is_open_and_not_wrong() -> None:
+    with pytest.raises(NotImplementedError, match="my_guess is still None"):
+        check_guess(my_guess=None)
+
+
+def test_both_labs_take_guesses_the_same_way() -> None:
+    assert latency_budget.check_guess is why_batching_wins.check_guess is check_guess
+
+
+@pytest.mark.parametrize("value", ["3", b"3", True, None, math.inf, [1, 2], {}])
+def test_what_is_no_number_is_named(value: object) -> None:
+    with pytest.raises(AssertionError, match="^my_share must be a number, got "):
+        number(value, "my_share")
+
+
+def not_written(x: float) -> float:
+    raise NotImplementedError("Task 1")
+
+
+def nothing(x: float) -> None:
+    return None
+
+
+def broken(x: float) -> float:
+    return x / 0
+
+
+def doubled(x: float) -> float:
+    return 2 * x
+
+
+def test_an_answer_that_is_there_is_used_and_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    def library(x: float) -> float:
+        raise AssertionError("the library's must not be called")
+
+    assert or_library(doubled, library)(4) == 8
+    assert or_library(lambda x: 0.0, library)(4) == 0.0, "0 is a result"
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("yours", "why"),
+    [
+        (not_written, "not_written() is not written yet"),
+        (nothing, "nothing() returned nothing"),
+        (broken, "broken() raised ZeroDivisionError: "),
+    ],
+)
+def test_the_library_stands_in_and_it_is_said_once(yours: Any, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = or_library(yours, doubled)
+    assert [result(1), result(x=2)] == [2, 4]
+    said = capsys.readouterr().out
+    assert said.startswith(why) and said.endswith(": the library's was taken in its place\n") and said.count("\n") == 1
+    assert or_library(yours)(1) is None
+    assert capsys.readouterr().out.endswith(": there is no result here\n")
