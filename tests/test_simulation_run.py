@@ -61,6 +61,8 @@ def test_both_paths_agree_to_the_last_bit(load: Any, servers: int, buffer: int |
     events = simulate(**made, servers=servers, buffer=buffer, path="events")
     assert (fast.path, events.path) == ("fast", "events")
     same(fast, events)
+    compiled = fcfs(fast.arrival, fast.service, servers, buffer, engine="compiled")
+    np.testing.assert_array_equal(compiled, fast.start)
 
 
 @pytest.mark.parametrize(("servers", "buffer"), [(1, None), (1, 0), (1, 3), (2, None), (8, None), (8, 5), (100, None)])
@@ -160,6 +162,11 @@ def test_one_server_is_busy_at_the_same_times_whatever_the_discipline(load: Any)
         spans.append((lengths[inside > 0].sum(), run.finish.max(), run.utilisation if run.length else 0.0))
     for other in spans[1:]:
         assert other == pytest.approx(spans[0], rel=1e-9)
+
+
+def test_who_comes_as_the_last_one_leaves_meets_nobody() -> None:
+    for discipline in ("fcfs", "ps"):
+        assert simulate(arrivals=[0.0, 1.0, 1.5], service=[1.0] * 3, discipline=discipline).prob_wait == 1 / 3
 
 
 def test_little_tells_what_the_ends_do() -> None:

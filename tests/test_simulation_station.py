@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from underload.request import UnderloadError
@@ -266,6 +266,9 @@ def test_every_discipline_is_that_of_the_obvious_simulator(
 
 
 @settings(deadline=None, max_examples=200)
+@example(
+    [(1.0, 1.0), (3.0, 1.0), (0.8255949919562895, 0.01), (0.02, 1.0)], 1, 1
+)  # a finish an arrival but for rounding
 @given(
     st.lists(st.tuples(st.floats(0.01, 3), st.floats(0.01, 4)), min_size=1, max_size=25),
     st.integers(1, 3),
@@ -274,9 +277,14 @@ def test_every_discipline_is_that_of_the_obvious_simulator(
 def test_sharing_is_that_of_the_obvious_simulator(load: list[tuple[float, float]], servers: int, buffer: int) -> None:
     gaps, services = ([float(x) for x in row] for row in zip(*load))
     arrivals = np.cumsum(gaps).tolist()
+    wanted = shared(arrivals, services, servers, buffer)
+    # Who comes as somebody leaves, but for rounding, may find room or not; without a buffer it makes no difference.
+    close = np.abs(np.subtract.outer(arrivals, [t for t in wanted if not math.isnan(t)])).min()
+    if close < 1e-9:
+        buffer, wanted = 10**6, shared(arrivals, services, servers, 10**6)
     visits = feed(station(EventQueue(), servers=servers, discipline="ps", buffer=buffer), arrivals, services)
     made = [math.nan if visit.state == "refused" else visit.finish for visit in visits]
-    assert made == pytest.approx(shared(arrivals, services, servers, buffer), nan_ok=True, rel=1e-9)
+    assert made == pytest.approx(wanted, nan_ok=True, rel=1e-9)
 
 
 @settings(deadline=None, max_examples=150)

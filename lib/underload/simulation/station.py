@@ -196,7 +196,8 @@ class SharedStation(Station):
 
     Exact, at log n an event: with `attained`, the service that one inside since the station was last empty would have
     had by now, everybody leaves at the attained service of their arrival plus their own. It grows at the common speed,
-    so the next to leave is the least of these sums, and an arrival changes when, but not who.
+    so the next to leave is the least of these sums, and an arrival changes when, but not who. Instants are rounded, as
+    shares divide: a finish and an arrival that would coincide may come in either order, a rounding apart.
 
     Raises:
         UnderloadError: servers that are no whole number from 1, or a buffer that is none from 0.
