@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from underload.course import handout, read_notebook
 from underload.labs import latency_budget, why_batching_wins
 from underload.labs.answers import check_guess, number, or_library
+
+LABS = Path(__file__).parents[1] / "labs"
+SET_UP = {"latency-budget": ("setup", "decoder"), "why-batching-wins": ("8a906a3a7463", "b7e05d31c846")}
+CEILINGS = {"read_bandwidth": 30e9, "flops": 200e9, "dtype": "float32", "device": "cpu", "threads": 1}
 
 
 @pytest.mark.parametrize(
@@ -80,3 +89,49 @@ def test_the_library_stands_in_and_it_is_said_once(yours: Any, why: str, capsys:
     assert said.startswith(why) and said.endswith(": the library's was taken in its place\n") and said.count("\n") == 1
     assert or_library(yours)(1) is None
     assert capsys.readouterr().out.endswith(": there is no result here\n")
+
+
+# ------------------------------------------------------------------ labs whose tasks are left out
+
+
+def run_untouched(name: str, monkeypatch: pytest.MonkeyPatch, only: Collection[str] = ()) -> dict[str, tuple[str, str]]:
+    """What each cell of a hand-out that nobody touched prints and raises, by its id, with a small model for the true
+    one. `only`: these cells and the last one."""
+    decoder = pytest.importorskip("underload.decoder")
+    pytest.importorskip("ipywidgets")
+    load = decoder.load_model
+    monkeypatch.setattr(decoder, "load_model", lambda name, **more: load("pocket", **more))
+    monkeypatch.setattr(decoder, "ceilings", lambda: decoder.Ceilings(**CEILINGS))
+    scope: dict[str, Any] = {}
+    said: dict[str, tuple[str, str]] = {}
+    cells = [cell for cell in handout(read_notebook(LABS / f"{name}.ipynb")).cells if cell.cell_type == "code"]
+    for cell in cells:
+        if only and cell.id not in only and cell is not cells[-1]:
+            continue
+        printed, raised = io.StringIO(), ""
+        source = cell.source.replace("torch.randn(16_384", "torch.randn(64")  # 128 MiB are the machine's matter
+        with contextlib.redirect_stdout(printed):
+            try:
+                exec(source, scope)
+            except Exception as error:
+                raised = f"{type(error).__name__}: {error}"
+        said[cell.id] = printed.getvalue(), raised
+    return said
+
+
+@pytest.mark.parametrize("name", sorted(SET_UP))
+def test_a_cell_that_shows_things_lacks_nothing_of_another_task(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run_untouched(name, monkeypatch)
+    failed = {cell: error for cell, (_, error) in said.items() if error and not error.startswith("NotImplementedError")}
+    assert failed == {}
+    printed, raised = list(said.values())[-1]
+    assert "the book" in printed and raised == ""
+    assert any("() is not written yet: the library's was taken in its place" in out for out, _ in said.values())
+
+
+@pytest.mark.parametrize("name", sorted(SET_UP))
+def test_the_closing_table_prints_what_there_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run_untouched(name, monkeypatch, only=SET_UP[name])
+    assert len(said) == 3 and not any(raised for _, raised in said.values())
+    printed = list(said.values())[-1][0]
+    assert "the book" in printed and ("not run yet" in printed or "no step times yet" in printed)

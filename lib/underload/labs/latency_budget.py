@@ -859,7 +859,7 @@ def check_floor(floor: Any, log: Sequence[Timeline]) -> None:
         if _near(floor, 1e3 * right)
         else ", more than a tenth above what this log says of a prompt of no length: is the wait for a turn still in "
         "some of the times?"
-        if isinstance(floor, Real) and right < floor < all_of_it
+        if isinstance(floor, Real) and right < float(floor) < all_of_it
         else ", more than a tenth off what this log says of a prompt of no length"
     )
     assert _near(floor, right), f"my_floor is {_shown(floor)}{slip}"
@@ -1115,6 +1115,7 @@ def draw_budget(
         )
     ax.set_yticks(range(len(budgets)), list(budgets))
     ax.invert_yaxis()
+    ax.grid(visible=False, axis="y")
     ax.set_xlim(0, 1e3 * longest * 1.2 or 1)
     ax.legend(ncols=len(STAGES), loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.35 / len(budgets)))
     named = list(next(iter(budgets.values()), {}))
