@@ -15,7 +15,6 @@ import nbformat
 import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from sample_lab import grading
 from sphinx.application import Sphinx
 
 from underload.cli import build_parser
@@ -179,28 +178,21 @@ def test_every_command_shown_is_one(page: Path) -> None:
         assert callable(arguments.run), command
 
 
-def miniature(folder: Path) -> Path:
+def miniature(folder: Path, open_answer: bool = False) -> Path:
     """The lab that the page writes as an example, as a notebook with its wrong answers beside it."""
     page = CHAPTERS / "back/teaching.md"
     cells = blocks(page, r"\{code-cell\} ipython3")
     setup, answer, check = (cell for cell in cells if not cell.startswith(":tags:"))
-    (told,) = blocks(page, "markdown")
-    (about,) = blocks(page, "json")
+    told, asked = blocks(page, "markdown")
+    of_answer, of_check, about, of_asked = blocks(page, "json")
     made = [
         new_code_cell(setup, id="setup", metadata={"tags": ["live"]}),
         new_markdown_cell(told, id="told"),
-        new_code_cell(
-            answer, id="answer", metadata={"tags": ["live"], "nbgrader": grading("task-1-solution", solution=True)}
-        ),
-        new_code_cell(
-            check,
-            id="check",
-            metadata={
-                "tags": ["nbval-check-output"],
-                "nbgrader": grading("task-1-check", solution=False, points=4),
-            },
-        ),
+        new_code_cell(answer, id="answer", metadata=json.loads(of_answer)),
+        new_code_cell(check, id="check", metadata=json.loads(of_check)),
     ]
+    if open_answer:
+        made.append(new_markdown_cell(asked, id="asked", metadata=json.loads(of_asked)))
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, **json.loads("{" + about + "}")}
     path = folder / "my-lab.ipynb"
     nbformat.write(new_notebook(cells=made, metadata=metadata), path)
@@ -208,14 +200,46 @@ def miniature(folder: Path) -> Path:
     return path
 
 
-def test_the_lab_written_on_the_page_verifies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("open_answer", [False, True])
+def test_the_lab_written_on_the_page_verifies(tmp_path: Path, open_answer: bool) -> None:
+    from underload.course.release import check_source
     from underload.course.verify import verify
 
-    path = miniature(tmp_path)
+    path = miniature(tmp_path, open_answer)
     store(path)
     found = verify(path, tmp_path / "my-lab.toml")
-    assert found.complaints == []
-    assert (found.points, found.wrong, found.harmless) == (4, 6, 2)
+    assert found.complaints == [] and check_source(read_notebook(path), "my-lab") == []
+    assert (found.points, found.wrong, found.harmless) == (6 if open_answer else 4, 6, 2)
+
+
+def test_what_the_page_shows_of_the_screen_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Points, minutes and counts of a lab that the page speaks of change with the lab; '…' stands for what may."""
+    from underload.cli import main
+    from underload.course.wrong import read_wrong
+
+    lab = read_notebook(ROOT / "labs" / "latency-budget.ipynb")
+    answers = read_wrong(ROOT / "tests" / "course" / "latency-budget.toml", lab)
+    harmless = sum(one.harmless for one in answers)
+    made = outline(lab)
+    worth = f"{made.points:g} points and {made.bonus:g} on top"
+    assert main(["course", "list"]) == 0
+    printed = [
+        *capsys.readouterr().out.splitlines(),
+        f"latency-budget, 00000000, {worth}: handed out; handed-out/latency-budget/",
+        f"latency-budget {len(made.parts)} parts, {made.points:g} + {made.bonus:g} points; "
+        f"{len(answers) - harmless} wrong and {harmless} harmless answers, 0.20 s each: as it should be",
+    ]
+    shown = [line for block in blocks(COURSE_PAGES[0], "text") for line in block.splitlines()]
+    of_lab = [
+        " ".join(line.split())
+        for line in shown
+        if re.match(r"latency-budget([:,]| +\d+ parts)| +\d  \w", line)  # not the table of a made-up class
+    ]
+    assert len(of_lab) == 7
+    there = [" ".join(line.split()) for line in printed]
+    for line in of_lab:
+        pattern = re.escape(line).replace("…", ".*")
+        assert any(re.fullmatch(pattern, one) for one in there), f"{line!r} is printed otherwise by now"
 
 
 def goals_of(labs: dict[str, nbformat.NotebookNode], folder: Path, arguments: str = "") -> str:
