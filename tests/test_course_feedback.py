@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from typing import Any
 
 import pytest
 from made_up_results import LAB, WHY, lab, lab_outline, part, refused, result
+from nbformat import NotebookNode
 
 from underload.course.assemble import Problem
 from underload.course.feedback import feedback, visible_checks
 from underload.course.marking import Mark, answer_digest
+from underload.course.outline import outline
 from underload.course.points import Check
 from underload.course.results import CellRun, Result
 
@@ -22,7 +25,7 @@ def words(result_: Result, **more: Any) -> str:
     """The page's text, without its style and tags, one space between words."""
     import html
 
-    text = feedback(result_, lab_outline(), **{"source": lab(), **more})
+    text = feedback(result_, more.pop("outline", lab_outline()), **{"source": lab(), **more})
     text = re.sub(r"<(style|script)>.*?</\1>", " ", text, flags=re.DOTALL)
     text = re.sub(r'<[^>]*aria-label="(passed|failed|not written yet)"[^>]*>', r" \1 ", text)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
@@ -91,15 +94,48 @@ def test_a_reason_for_lost_points_is_told() -> None:
     assert "The answer used underload.queueing.serve" in words(dataclasses.replace(result("ann"), parts=(lost,)))
 
 
+def test_a_part_that_earns_nothing_though_its_checks_passed_says_so() -> None:
+    checks = (Check("an idle server", 2, 2), Check("a busy server", 2, 2))
+    lost = part("task-2-check", 0, said="the answer used underload.queueing.serve", checks=checks)
+    made = dataclasses.replace(result("ann"), parts=(lost,))
+    text = words(made)
+    assert "So this part earns 0 of 4." in text and "the points beside them are not given" in text
+    page = feedback(made, lab_outline(), source=lab())
+    assert '<ul class="checks void">' in page and page.count("<s>2 of 2</s>") == 2
+    fair = feedback(result("ann", 1), lab_outline(), source=lab())
+    assert "So this part" not in fair and "<s>" not in fair
+
+
+def test_parts_of_a_task_are_called_by_what_they_check() -> None:
+    source = copy.deepcopy(lab())
+    place = next(index for index, cell in enumerate(source.cells) if cell.id == "task-2-check") + 1
+    guess, made = (copy.deepcopy(source.cells[place - offset]) for offset in (2, 1))
+    guess.source = "### BEGIN SOLUTION\nmy_guess = 3\n### END SOLUTION"
+    guess.metadata = NotebookNode(
+        {"nbgrader": {**guess.metadata["nbgrader"], "grade_id": "task-2-prediction"}, "tags": ["prediction"]}
+    )
+    made.metadata["nbgrader"]["grade_id"] = "task-2-prediction-check"
+    source.cells[place:place] = [guess, made]
+    two = (part("task-2-check", 4), dataclasses.replace(part("task-2-check", 4), name="task-2-prediction-check"))
+    text = words(
+        dataclasses.replace(result("ann", code={"task-2-prediction": "my_guess = 9"}), parts=two),
+        source=source,
+        outline=outline(source),
+    )
+    assert "4 of 4 serve" in text and "4 of 4 Your prediction" in text and "Your code: your prediction" in text
+    assert "check" not in text.split("How to read this")[0].replace("checks", "")
+
+
 def test_code_is_shown_with_its_error_and_what_it_printed() -> None:
     made = dataclasses.replace(
         result("ann", code={"task-2-solution": "def serve(a, b):\n    return 1 / 0", "helper": "x = 5"}),
         cells=(CellRun("task-2-solution", "ZeroDivisionError: division by zero", "so far so good\n"),),
     )
     text = words(made)
-    assert "Your code: task-2-solution stopped with an error" in text and "return 1 / 0" in text
+    assert "Your code: serve stopped with an error" in text and "return 1 / 0" in text
     assert "ZeroDivisionError: division by zero" in text and "so far so good" in text
-    assert text.index("Other code of yours") < text.index("x = 5")
+    assert text.index("Other code of yours") < text.index("Your code: a cell of your own") < text.index("x = 5")
+    assert "task-2" not in text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from browser import Browser, open_browser
 from made_up_results import LAB, lab, lab_outline, outlines, part, refused, result
+from nbformat.v4 import new_code_cell
 
 from underload.course.marking import (
     KIND,
@@ -26,6 +28,7 @@ from underload.course.marking import (
 from underload.course.marks import LabError
 from underload.course.report import write_reports
 from underload.course.results import Result
+from underload.course.titles import plain
 
 WHY = "task-3-why"
 ONE, OTHER, THIRD = "It grows without end.", "Nothing happens at all.", "More comes in than goes out."
@@ -286,6 +289,44 @@ def test_the_page_holds_each_answer_once_with_its_question_model_and_rubric() ->
     assert {one["text"]: one["students"] for one in asked["answers"]} == {ONE: ["ann", "bob"], OTHER: ["cleo"]}
 
 
+def test_what_the_task_s_cells_had_printed_stands_beside_the_answer() -> None:
+    source = copy.deepcopy(lab())
+    place = next(index for index, cell in enumerate(source.cells) if cell.id == "three")
+    for name, offset in (("three-real", 1), ("three-picture", 2), ("two-real", 0)):
+        cell = new_code_cell("print(1)", id=name, metadata={"tags": ["show"]})
+        source.cells.insert(place + offset, cell)
+        place += offset == 0
+    results = [
+        result("ann", answer=ONE, printed={"three-real": "12.5 ms\n", "two-real": "of another task"}),
+        result("bob", answer=ONE),
+        result("cleo", answer=OTHER, printed={"three-real": "z" * 9_000, "three-picture": "<script>"}),
+    ]
+    page = marking_page(results, outlines(), sources={LAB: source})
+    assert page is not None and '"<script>"' not in page
+    printed = {one["text"]: one["printed"] for one in data_of(page)["questions"][0]["answers"]}
+    assert printed[ONE] == [["12.5 ms"], []]
+    assert printed[OTHER][0][1] == "<script>" and len(printed[OTHER][0][0]) < 1_600
+    page = marking_page(results, outlines(), sources={LAB: lab()})
+    assert page is not None and all("printed" not in one for one in data_of(page)["questions"][0]["answers"])
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("## On *your* machine, **why** and `a*b*c`?", "On your machine, why and a*b*c?"),
+        (
+            "that \\*your\\* is 2 * 3 * 4 and snake_case_name",
+            "that *your* is 2 * 3 * 4 and snake_case_name",
+        ),
+        ("see [the chapter](x.md), {term}`TTFT` and $T(B)$", "see the chapter, TTFT and T(B)"),
+        ("* one\n* two _here_", "* one\n* two here"),
+        ("```python\nx = a * b * c\n```", "x = a * b * c"),
+    ],
+)
+def test_markdown_is_shown_as_it_reads(written: str, read: str) -> None:
+    assert plain(written) == read
+
+
 def test_the_order_of_the_answers_is_the_same_each_time_and_not_that_of_the_names() -> None:
     texts = [f"Answer number {number}." for number in range(12)]
     one = [result(f"s{number:02}", answer=text) for number, text in enumerate(texts)]
@@ -378,8 +419,12 @@ def test_two_answers_are_marked_by_keyboard_saved_and_merged(browser: Browser, t
     assert text(browser, "total") == "0 of 2 points"
     browser.press("a", "s")
     assert text(browser, "progress") == "2 of 2 marked"
+    assert "Write your name" in text(browser, "said") and not (tmp_path / "down").exists()
+    assert browser.run("return document.activeElement.id") == "marker"
+    browser.press("KL", Keys.ENTER)
     assert not browser.complaints()
-    download(tmp_path)
+    kept = json.loads(download(tmp_path).read_text())
+    assert kept["marker"] == "KL" and re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d", kept["saved"])
     made = write_reports(results, outlines(), tmp_path, sources={LAB: lab()})
     assert made.unmarked == 0
     expected = {answers[0]["text"]: (1.0, "Why?"), answers[1]["text"]: (2.0, "")}
@@ -426,6 +471,31 @@ def test_another_markers_file_is_taken_in_and_never_over_a_mark_that_differs(bro
     browser.find("#load")[0].send_keys(str(tmp_path / "no.json"))
     browser.driver.execute_async_script("setTimeout(arguments[0], 300)")
     assert "nothing was loaded" in text(browser, "said")
+
+
+def test_nothing_marked_is_nothing_saved_and_a_name_can_be_left_out(browser: Browser, tmp_path: Path) -> None:
+    start(browser, tmp_path, [result("ann", answer=ONE), result("bob", answer=OTHER)])
+    browser.press("s")
+    assert "nothing to save" in text(browser, "said")
+    browser.press("a", "s")
+    browser.find("#nameless")[0].click()
+    assert "Saved marks.json: 1 of 2 answers" in text(browser, "said")
+    assert json.loads(download(tmp_path).read_text())["marker"] == ""
+    browser.open(tmp_path / "marking.html")
+    assert text(browser, "which") == "Answer 2 of 2", "opens at the first that is not marked"
+
+
+def test_the_answer_and_its_rubric_are_in_sight_on_a_laptop(browser: Browser, tmp_path: Path) -> None:
+    source = copy.deepcopy(lab())
+    next(cell for cell in source.cells if cell.id == "three").source += "\n\nA long story. " * 120
+    results = [result("ann", answer=ONE), result("bob", answer=OTHER)]
+    write_reports(results, outlines(), tmp_path, sources={LAB: source})
+    browser.driver.set_window_size(1440, 900)
+    browser.open(tmp_path / "marking.html")
+    browser.press("n")
+    for name in ("answer", "rubric"):
+        low = browser.run("return document.getElementById(arguments[0]).getBoundingClientRect().bottom", name)
+        assert low <= browser.run("return window.innerHeight"), name
 
 
 def test_points_of_a_criterion_can_be_given_in_part_and_never_above_it(browser: Browser, tmp_path: Path) -> None:

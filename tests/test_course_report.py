@@ -101,6 +101,33 @@ def test_the_checks_that_failed_most_come_first_with_their_most_frequent_message
     assert checks[1].said == (("4, not 5", 2), ("a list", 1)) and checks[1].task == "1"
 
 
+def test_one_error_that_fails_several_checks_is_one_cause_and_counted_by_student() -> None:
+    def with_error(student: str, *said: str) -> Result:
+        names = ("three requests", "one request", "no request")
+        checks = tuple(Check(name, 0.5, 0 if text else 0.5, text) for name, text in zip(names, said, strict=True))
+        return result(student, parts=(part("task-1-check", 0, checks=checks), part("task-2-check", 4)))
+
+    name, late = "NameError: name 'ttft' is not defined", "TimeoutError: did not end within"
+    made = summarise(
+        lab_outline(),
+        [
+            with_error("a", f"{name}\nin waiting, line 2: ttft", f"{name}\nin waiting, line 3: ttft", name),
+            with_error("b", name, name, "4, not 5"),
+            with_error("c", "", "4, not 5", "3, not 5"),
+            with_error("d", f"{late} 20 s", "", f"{late} 2 s (no longer, since a check before it took all of 20 s)"),
+        ],
+    )
+    assert [(one.said, one.students, one.checks) for one in made.causes] == [
+        (name, 2, ("three requests", "one request", "no request")),
+        ("did not end in time", 1, ("three requests", "no request")),
+    ]
+    assert [(one.what, one.own, one.failed, one.said) for one in made.checks] == [
+        ("no request", 2, 4, (("4, not 5", 1), ("3, not 5", 1))),
+        ("one request", 1, 3, (("4, not 5", 1),)),
+        ("three requests", 0, 3, ()),
+    ]
+
+
 # ---- tables --------------------------------------------------------------------------------------------------------
 
 
@@ -273,11 +300,43 @@ def test_everything_that_a_person_should_look_at_is_on_the_page(tmp_path: Path) 
         "Slowest to grade: student-05 21.5 s",
     ):
         assert wanted in text, wanted
-    assert text.index("The library's own version") < text.index("student-03</th><td>task-2-check")
+    assert text.index("The library's own version") < text.index('student-03</th><td data-label="Part">task-2-check')
     assert made.unmarked == sum(len(one.unmarked) for one in made.results) > 0
     for result_ in results:
         assert (tmp_path / "feedback" / result_.student / f"{LAB}.html").is_file()
         assert f'href="feedback/{result_.student}/{LAB}.html"' in text
+
+
+def test_the_page_is_in_sections_that_its_top_leads_to(tmp_path: Path) -> None:
+    results = [*crowd(12), result("copier", code={"task-2-solution": renamed(QUEUES[4], [("s", "sec")])})]
+    results += [result(f"same-{n}", code={"task-2-solution": answer_of("task-2-solution")}) for n in range(3)]
+    write(tmp_path, results, roster=["nobody"])
+    text = page(tmp_path)
+    wanted = set(re.findall(r'href="#([^"]+)"', text))
+    assert wanted <= set(re.findall(r'id="([^"]+)"', text))
+    assert {f"lab-1-{name}" for name in ("tasks", "failed", "mark", "refused", "pairs", "students")} <= wanted
+    assert set(re.findall(r'<h3 id="([^"]+)"', text)) <= wanted
+    assert "3 students, 1 answer each" in text, "equal to the published solution"
+
+
+def answer_of(cell: str) -> str:
+    from underload.course.answers import solved
+
+    return str(next(one.source for one in solved(lab()).cells if one.id == cell))
+
+
+def test_on_a_phone_a_table_of_text_is_no_wider_than_the_screen(tmp_path: Path) -> None:
+    write(tmp_path, [*crowd(12), dataclasses.replace(result("x" * 60), notes=("y" * 300,))], roster=["nobody"])
+    with open_browser() as browser:
+        browser.size(360)
+        browser.open(tmp_path / "report.html")
+        wide = browser.run(
+            "document.querySelectorAll('details').forEach((one) => { one.open = true; });"
+            "return [...document.querySelectorAll('.stack')].filter((one) => one.scrollWidth > 330"
+            " || one.parentElement.scrollWidth > one.parentElement.clientWidth)"
+            ".map((one) => one.innerText.slice(0, 99))"
+        )
+        assert wide == []
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from underload.course.marking import Mark, answer_digest, rubric, said
 from underload.course.marks import regions
 from underload.course.outline import Outline, Task, name_of, role
 from underload.course.points import Check
-from underload.course.render import render
+from underload.course.render import part_name, render
 from underload.course.results import CellRun, PartResult, Result
 from underload.course.source import nbgrader, task_of, where
+from underload.course.titles import titles
 
 #: What to do next time, by the kind of a problem.
 ADVICE = {
@@ -49,9 +50,12 @@ class ShownCheck:
 
 @dataclass(frozen=True)
 class ShownPart:
-    """A part as the page shows it: with checks, or an open answer with what was given for each criterion."""
+    """A part as the page shows it: with checks, or an open answer with what was given for each criterion. `void`: the
+    checks that passed give no points."""
 
     result: PartResult
+    title: str
+    void: bool
     checks: tuple[ShownCheck, ...]
     criteria: tuple[tuple[str, str], ...]
     withheld: int
@@ -61,7 +65,7 @@ class ShownPart:
 class ShownCell:
     """A cell of the student's code and how it ran."""
 
-    name: str
+    title: str
     code: str
     run: CellRun | None
     ended: str
@@ -75,6 +79,7 @@ class ShownTask:
     parts: tuple[ShownPart, ...]
     problems: tuple[Problem, ...]
     cells: tuple[ShownCell, ...]
+    names: tuple[str, ...]
 
 
 def feedback(
@@ -92,11 +97,13 @@ def feedback(
     hidden_messages: also show what hidden checks said.
     """
     shown = visible_checks(source) if source is not None else {}
+    named = titles(source) if source is not None else {}
     by_cell = {(mark.part, mark.digest): mark for mark in marks if mark.lab == result.lab}
     tasks = [
-        _task(task, result, shown, by_cell, source, hidden_messages) for task in (outline.tasks if outline else ())
+        _task(task, result, shown, by_cell, source, named, hidden_messages)
+        for task in (outline.tasks if outline else ())
     ]
-    placed = {cell.name for task in tasks for cell in task.cells}
+    placed = {name for task in tasks for name in task.names}
     told = {id(problem) for task in tasks for problem in task.problems}
     return render(
         "feedback.html",
@@ -104,7 +111,7 @@ def feedback(
         outline=outline,
         tasks=tasks,
         problems=[problem for problem in result.problems if id(problem) not in told],
-        cells=_cells(result, [name for name in result.code if name not in placed]),
+        cells=_cells(result, [name for name in result.code if name not in placed], named),
         advice=ADVICE,
     )
 
@@ -115,6 +122,7 @@ def _task(
     shown: Mapping[str, Collection[re.Pattern[str]]],
     marks: Mapping[tuple[str, str], Mark],
     source: NotebookNode | None,
+    named: Mapping[str, str],
     hidden_messages: bool,
 ) -> ShownTask:
     parts = []
@@ -128,16 +136,19 @@ def _task(
         if found.manual and not criteria:
             criteria = tuple((one.text, f"of {one.points:g}") for one in rubric(part)) if part.rubric else ()
         withheld = sum(check.hidden and bool(check.word == "failed") and not check.said for check in checks)
-        parts.append(ShownPart(found, checks, criteria, withheld))
+        void = bool(found.said) and sum(check.earned for check in checks) > (found.earned or 0.0) + 1e-9
+        parts.append(ShownPart(found, named.get(part.name) or part_name(part.name), void, checks, criteria, withheld))
     names = {name_of(cell) for cell in source.cells if task_of(cell) == task.name} if source is not None else set()
     names |= {name for name in result.code if re.match(rf"(?i)(task|t)[-_ ]?{re.escape(task.name)}([-_ ]|$)", name)}
+    mine = [name for name in result.code if name in names]
     return ShownTask(
         task,
         f"Task {task.name}" if task.name[:1].isdigit() or len(task.name) == 1 else task.name.capitalize(),
         result.task_earned(task.name),
         tuple(parts),
         tuple(problem for problem in result.problems if problem.task == task.name),
-        tuple(_cells(result, [name for name in result.code if name in names])),
+        tuple(_cells(result, mine, named)),
+        tuple(mine),
     )
 
 
@@ -157,7 +168,7 @@ def _check(check: Check, visible: Collection[re.Pattern[str]], hidden_messages: 
     )
 
 
-def _cells(result: Result, names: Sequence[str]) -> list[ShownCell]:
+def _cells(result: Result, names: Sequence[str], named: Mapping[str, str]) -> list[ShownCell]:
     runs = {run.name: run for run in result.cells}
     ended = {
         "time": "did not come to an end in the time it had, and was stopped",
@@ -165,9 +176,19 @@ def _cells(result: Result, names: Sequence[str]) -> list[ShownCell]:
         "died": "ended the Python process it ran in",
     }
     return [
-        ShownCell(name, result.code[name], run := runs.get(name), ended.get(run.ended, "") if run else "")
+        ShownCell(
+            _lower(named.get(name, "")) or "a cell of your own",
+            result.code[name],
+            run := runs.get(name),
+            ended.get(run.ended, "") if run else "",
+        )
         for name in names
     ]
+
+
+def _lower(title: str) -> str:
+    """A title inside a sentence; what code defines keeps its letters."""
+    return title[:1].lower() + title[1:] if title.startswith("Your ") else title
 
 
 def visible_checks(source: NotebookNode) -> dict[str, list[re.Pattern[str]]]:

@@ -19,16 +19,20 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from underload.course.attempt import clean
 from underload.course.marks import LabError, regions
-from underload.course.outline import Criterion, Outline, Part
+from underload.course.outline import Criterion, Outline, Part, name_of, role
 from underload.course.render import points as said_points
 from underload.course.render import render
 from underload.course.results import PartResult, Result
 from underload.course.source import nbgrader, where
+from underload.course.titles import plain, sections
 
 #: What a file of marks says it is.
 KIND = "underload-marks"
 VERSION = 1
+#: Characters that the page shows of what one cell had printed.
+PRINTED = 1_500
 
 
 @dataclass(frozen=True)
@@ -280,7 +284,8 @@ def _questions(
             for part in task.parts:
                 if not part.manual:
                     continue
-                answers = _answers(results, lab, part, given)
+                source = sources.get(lab)
+                answers = _answers(results, lab, part, given, _shown_cells(source, task.name) if source else None)
                 if answers:
                     shown.append(
                         {
@@ -289,13 +294,19 @@ def _questions(
                             "title": f"{outline.title or lab}: task {task.name}"
                             + (f", {task.title}" if task.title else ""),
                             "points": part.points,
-                            "question": question(sources[lab], part.name) if lab in sources else "",
-                            "model": part.model,
-                            "rubric": [dataclasses.asdict(one) for one in rubric(part)],
+                            "question": plain(question(source, part.name)) if source else "",
+                            "model": plain(part.model),
+                            "rubric": [{"points": one.points, "text": plain(one.text)} for one in rubric(part)],
                             "answers": answers,
                         }
                     )
     return shown
+
+
+def _shown_cells(source: NotebookNode, task: str) -> list[str]:
+    """The show cells of a task, by name: what a student saw there is what an open answer of it may speak of."""
+    within = sections(source)
+    return [name_of(cell) for cell in source.cells if role(cell) == "show" and within.get(name_of(cell)) == task]
 
 
 def rubric(part: Part) -> tuple[Criterion, ...]:
@@ -304,9 +315,16 @@ def rubric(part: Part) -> tuple[Criterion, ...]:
 
 
 def _answers(
-    results: Sequence[Result], lab: str, part: Part, given: Mapping[tuple[str, str, str], Mark]
+    results: Sequence[Result],
+    lab: str,
+    part: Part,
+    given: Mapping[tuple[str, str, str], Mark],
+    shown: Sequence[str] | None,
 ) -> list[dict[str, Any]]:
-    """The different answers to one question, in an order that has nothing to do with whose they are."""
+    """The different answers to one question, in an order that has nothing to do with whose they are.
+
+    shown: the cells whose stored text stands beside the answers; None where they are not known.
+    """
     found: dict[str, dict[str, Any]] = {}
     for result in results:
         if result.lab != lab or result.status != "graded":
@@ -318,6 +336,10 @@ def _answers(
             digest = answer_digest(text)
             entry = found.setdefault(digest, {"digest": digest, "text": text, "students": []})
             entry["students"].append(result.student)
+            if shown:
+                entry.setdefault("printed", []).append(
+                    [clean(result.printed[name].strip(), PRINTED) for name in shown if result.printed.get(name)]
+                )
             mark = given.get((lab, part.name, digest))
             if mark is not None:
                 criteria = mark.criteria if len(mark.criteria) == len(rubric(part)) else ()

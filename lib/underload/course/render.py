@@ -59,9 +59,11 @@ def file_name(student: str) -> str:
 
 
 def part_name(name: str) -> str:
-    """'task-2-check' → 'Check', 'task-3-prediction-check' → 'Prediction check': a part's name inside its task."""
+    """'task-2-check' → 'Check', 'task-3-prediction-check' → 'Prediction': a part's name inside its task, where its lab
+    is not at hand to say more."""
     text = re.sub(r"(?i)^(task|t|further)[-_ ]?\w{1,2}[-_ ]", "", name).replace("-", " ").replace("_", " ").strip()
-    return (text or name)[:1].upper() + (text or name)[1:]
+    text = re.sub(r"(?i)\s+(check|solution|answer)$", "", text) or name
+    return text[:1].upper() + text[1:]
 
 
 def _bytes(text: str) -> bytes:
@@ -82,7 +84,6 @@ def _environment() -> Any:
     made.filters |= {
         "points": points,
         "share": share,
-        "part_name": part_name,
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
         "lower_first": lambda text: text[:1].lower() + text[1:],
         "first_line": lambda text: text.strip().split("\n")[0],

@@ -13,7 +13,7 @@ page to mark open answers in, exports. A pure function of the results and the ma
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,10 +178,13 @@ def report_page(
                 "refused": _refused(name, here, results),
                 "absent": [row.student for row in here if row.status == "no submission"],
                 "unclear": [(row.student, reasons(row)[0]) for row in here if row.status == "unclear"],
-                "problems": [(result.student, problem) for result in own for problem in result.problems],
                 "library": _library(own, lab.outline),
-                "reasons": _reasons(own, lab.outline),
-                "notes": [(result.student, note) for result in own for note in result.notes],
+                "reasons": _by_student((who, f"{part}: {said}") for who, part, said in _reasons(own, lab.outline)),
+                "noticed": _by_student(
+                    (result.student, text)
+                    for result in own
+                    for text in (*(problem.said for problem in result.problems), *result.notes)
+                ),
                 "pairs": pairs[:_PAIRS],
                 "more_pairs": max(0, len(pairs) - _PAIRS),
                 "published": [one for one in alike.published if one.lab == name],
@@ -233,6 +236,13 @@ def _reasons(results: Sequence[Result], outline: Outline) -> list[tuple[str, str
         and (said := lost_to(part))
         and (entry := (result.student, part.name, said)) not in library
     ]
+
+
+def _by_student(found: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    made: dict[str, dict[str, None]] = {}
+    for student, text in found:
+        made.setdefault(student, {})[text] = None
+    return [(student, list(texts)) for student, texts in made.items()]
 
 
 def _unmarked(results: Sequence[Result]) -> list[tuple[str, int]]:

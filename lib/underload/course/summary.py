@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from underload.course.outline import Outline
-from underload.course.results import Result
+from underload.course.points import Check
+from underload.course.results import PartResult, Result
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class TaskSummary:
 @dataclass(frozen=True)
 class CheckSummary:
     """One check over the submissions in which it ran: how often it failed, how often nothing was written yet, and what
-    it said, the most frequent first."""
+    it said, the most frequent first. `caused`: how many of the failures are told as one of the causes; their messages
+    are not in `said`."""
 
     task: str
     part: str
@@ -49,6 +51,23 @@ class CheckSummary:
     failed: int
     missing: int
     said: tuple[tuple[str, int], ...]
+    caused: int = 0
+
+    @property
+    def own(self) -> int:
+        """Failures that only this check shows."""
+        return self.failed - self.caused
+
+
+@dataclass(frozen=True)
+class CauseSummary:
+    """One message that several checks of a part had for the same student, as a name that is not defined fails them all:
+    how many students, and which checks."""
+
+    part: str
+    said: str
+    students: int
+    checks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -68,12 +87,14 @@ class Summary:
     bins: tuple[Bin, ...]
     tasks: tuple[TaskSummary, ...]
     checks: tuple[CheckSummary, ...]
+    causes: tuple[CauseSummary, ...] = ()
 
 
 def summarise(outline: Outline, results: Sequence[Result], absent: int = 0) -> Summary:
     """The results of one lab in figures; `absent`: students of the roster from whom nothing came."""
     graded = [result for result in results if result.status == "graded"]
     marks = sorted(result.earned for result in graded)
+    causes = _causes(graded)
     return Summary(
         outline,
         len(graded),
@@ -87,6 +108,7 @@ def summarise(outline: Outline, results: Sequence[Result], absent: int = 0) -> S
         bins(marks, outline.points),
         tuple(_tasks(outline, graded)),
         tuple(_checks(outline, graded)),
+        tuple(sorted(causes, key=lambda cause: -cause.students)),
     )
 
 
@@ -133,14 +155,42 @@ def _tasks(outline: Outline, graded: Sequence[Result]) -> list[TaskSummary]:
     return made
 
 
+def _cause(check: Check) -> str:
+    """What a check said, without what differs between checks that failed for the same reason."""
+    first = check.said.strip().split("\n")[0]
+    return "did not end in time" if first.removeprefix("TimeoutError: ").startswith("did not end within") else first
+
+
+def _caused(part: PartResult) -> dict[str, list[str]]:
+    """The causes that failed several checks of one student's part, with these checks."""
+    found: dict[str, list[str]] = {}
+    for check in part.checks:
+        if check.said and not check.missing:
+            found.setdefault(_cause(check), []).append(check.what)
+    return {said: checks for said, checks in found.items() if len(checks) > 1}
+
+
+def _causes(graded: Sequence[Result]) -> list[CauseSummary]:
+    students: Counter[tuple[str, str]] = Counter()
+    checks: dict[tuple[str, str], dict[str, None]] = {}
+    for result in graded:
+        for part in result.parts:
+            for said, names in _caused(part).items():
+                students[part.name, said] += 1
+                checks.setdefault((part.name, said), {}).update(dict.fromkeys(names))
+    return [CauseSummary(part, said, count, tuple(checks[part, said])) for (part, said), count in students.items()]
+
+
 def _checks(outline: Outline, graded: Sequence[Result]) -> list[CheckSummary]:
     """All checks that failed for somebody, the most frequent first; in the lab's order where they are equal."""
     ran: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     missing: Counter[tuple[str, str]] = Counter()
+    caused: Counter[tuple[str, str]] = Counter()
     said: dict[tuple[str, str], Counter[str]] = {}
     for result in graded:
         for part in result.parts:
+            causes = _caused(part)
             for check in part.checks:
                 key = (part.name, check.what)
                 ran[key] += 1
@@ -148,6 +198,9 @@ def _checks(outline: Outline, graded: Sequence[Result]) -> list[CheckSummary]:
                     missing[key] += 1
                 elif check.said:
                     failed[key] += 1
+                    if _cause(check) in causes:
+                        caused[key] += 1
+                        continue
                     said.setdefault(key, Counter())[check.said] += 1
     task = {part.name: part.task for part in outline.parts}
     made = [
@@ -159,8 +212,9 @@ def _checks(outline: Outline, graded: Sequence[Result]) -> list[CheckSummary]:
             failed[key],
             missing[key],
             tuple(said.get(key, Counter()).most_common()),
+            caused[key],
         )
         for key in ran
         if failed[key] or missing[key]
     ]
-    return sorted(made, key=lambda check: (-check.failed, -check.missing))
+    return sorted(made, key=lambda check: (-check.own, -check.failed, -check.missing))

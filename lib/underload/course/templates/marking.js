@@ -22,6 +22,31 @@ const number = (value) => String(Math.round(value * 100) / 100);
 const total = (mark) => mark.criteria.reduce((sum, one) => sum + one, 0);
 const same = (one, other) => one.criteria.every((value, index) => Math.abs(value - other.criteria[index]) < 1e-9);
 
+// What the notebooks had stored below the task's own cells, since a rubric may ask for those numbers.
+function drawPrinted(printed) {
+  at("printed-box").hidden = !printed;
+  if (!printed) return;
+  const filled = printed.filter((cells) => cells.length).length;
+  at("printed-title").textContent = filled
+    ? "What this task's cells had printed" + (printed.length > 1 ? " for each who wrote this" : "")
+    : "Handed in without the outputs of this task's cells";
+  at("printed-box").open = filled > 0;
+  at("printed").replaceChildren(...printed.flatMap((cells, index) => {
+    const label = document.createElement("p");
+    label.className = "small";
+    label.textContent = "Notebook " + (index + 1) + " of " + printed.length + (cells.length ? "" : ": handed in without these outputs");
+    const made = cells.map((text) => {
+      const box = document.createElement("pre");
+      box.className = "text part";
+      box.tabIndex = 0;
+      box.textContent = text;
+      return box;
+    });
+    return printed.length > 1 ? [label, ...made] : made;
+  }));
+  if (!filled) at("printed").textContent = "Numbers of their own cells cannot be looked up here: they were not saved in the notebook.";
+}
+
 function say(text, links = []) {
   at("said").replaceChildren();
   if (!text) return;
@@ -112,6 +137,8 @@ function show(index, jump = false) {
   at("question").textContent = question.question;
   at("question-box").hidden = !question.question;
   at("answer").textContent = answer.text;
+  at("question").scrollTop = 0;
+  drawPrinted(answer.printed);
   at("model").textContent = question.model;
   at("model-box").hidden = !question.model;
   at("comment").value = mark ? mark.comment : items[here].draft;
@@ -150,13 +177,26 @@ function nextUnmarked() {
   say("All answers are marked. Save the marks.");
 }
 
-function save() {
+// A file without a name cannot say later who gave which mark, so it is asked for once.
+function save(nameless = false) {
+  if (!items.some((item) => item.mark)) return say("Nothing is marked yet, so there is nothing to save.");
+  if (!nameless && !at("marker").value.trim()) {
+    say("Write your name or initials above and press Enter, so that it can be told who gave which mark.");
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "plain";
+    button.id = "nameless";
+    button.textContent = "Save without a name";
+    button.addEventListener("click", () => save(true));
+    at("said").firstChild.append(button);
+    return at("marker").focus();
+  }
   const marks = items.filter((item) => item.mark).flatMap((item) => item.answer.students.map((student) => ({
     student, lab: item.question.lab, part: item.question.part, digest: item.answer.digest,
     points: Math.round(total(item.mark) * 1e6) / 1e6, criteria: item.mark.criteria, comment: item.mark.comment,
     marker: item.mark.marker || at("marker").value.trim(),
   })));
-  const file = { kind: data.kind, version: data.version, marker: at("marker").value.trim(), marks };
+  const file = { kind: data.kind, version: data.version, marker: at("marker").value.trim(), saved: new Date().toISOString(), marks };
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([JSON.stringify(file, null, 1)], { type: "application/json" }));
   link.download = "marks.json";
@@ -188,7 +228,8 @@ function load(text, name) {
   const parts = [taken.size + (taken.size === 1 ? " answer" : " answers") + " marked from " + name + "."];
   if (unknown) parts.push(unknown + " of its marks belong to no answer on this page (changed since, or of another class).");
   if (differ.size) parts.push("Marked otherwise here, and left as they are here:");
-  show(here);
+  const open = items.findIndex((item) => !item.mark);
+  show(differ.size || open < 0 ? here : open);
   say(parts.join(" "), [...differ]);
 }
 
@@ -216,7 +257,8 @@ at("unmarked").addEventListener("click", nextUnmarked);
 at("all").addEventListener("click", () => fill(true));
 at("none").addEventListener("click", () => fill(false));
 at("back").addEventListener("click", takeBack);
-at("save").addEventListener("click", save);
+at("save").addEventListener("click", () => save());
+at("marker").addEventListener("keydown", (event) => { if (event.key === "Enter") save(); });
 at("load").addEventListener("change", async () => {
   const [file] = at("load").files;
   if (file) load(await file.text(), file.name);
@@ -231,7 +273,7 @@ document.addEventListener("keydown", (event) => {
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   const actions = {
     n: () => show(here + 1), p: () => show(here - 1), u: nextUnmarked, a: () => fill(true), 0: () => fill(false),
-    x: takeBack, s: save, c: () => at("comment").focus(),
+    x: takeBack, s: () => save(), c: () => at("comment").focus(),
   };
   if (/^[1-9]$/.test(event.key)) toggle(Number(event.key) - 1);
   else if (Object.hasOwn(actions, event.key)) actions[event.key]();
@@ -240,7 +282,7 @@ document.addEventListener("keydown", (event) => {
 });
 at("work").hidden = false;
 const first = items.findIndex((item) => !item.mark);
-show(first < 0 ? 0 : first);
+show(first < 0 ? 0 : first, first > 0);
 if (remembered) {
   say(remembered + (remembered === 1 ? " answer was" : " answers were") + " marked in this browser before; those marks are here.");
 }
