@@ -169,9 +169,17 @@ def test_who_comes_as_the_last_one_leaves_meets_nobody() -> None:
         assert simulate(arrivals=[0.0, 1.0, 1.5], service=[1.0] * 3, discipline=discipline).prob_wait == 1 / 3
 
 
+def test_shared_servers_are_busy_as_far_as_there_is_company() -> None:
+    """Two unit speeds: both busy for 2 s, then one for 2 s, of 8 s; three on two are 1 beyond for a while."""
+    run = simulate(arrivals=[0.0, 0.0], service=[2.0, 4.0], servers=2, discipline="ps", horizon=8.0)
+    assert (run.utilisation, run.mean_system, run.mean_queue) == (6 / 16, 6 / 8, 0.0)
+    run = simulate(arrivals=[0.0] * 3, service=[2.0] * 3, servers=2, discipline="ps", horizon=6.0)
+    assert (run.utilisation, run.mean_system, run.mean_queue) == pytest.approx((0.5, 1.5, 0.5))
+
+
 def test_little_tells_what_the_ends_do() -> None:
-    """Three customers by hand on the window [2, 6): two are there before, one stays beyond."""
-    window = little(np.array([0.0, 1.0, 4.0]), np.array([3.0, 5.0, 9.0]), 2.0, 6.0)
+    """By hand on the window [2, 6): two are there before, one stays beyond, one comes as it ends."""
+    window = little(np.array([0.0, 1.0, 4.0, 6.0]), np.array([3.0, 5.0, 9.0, 7.0]), 2.0, 6.0)
     assert (window.area, window.parts) == (1 + 3 + 2, 6)
     assert (window.entered, window.stays, window.ends) == (1, 5.0, 1.0)
     assert (window.mean_system, window.rate, window.mean_sojourn) == (1.5, 0.25, 5.0)
