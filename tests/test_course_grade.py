@@ -461,6 +461,14 @@ def test_fewer_at_a_time_where_memory_is_short(monkeypatch) -> None:
 # ---- the command ------------------------------------------------------------------------------------------------
 
 
+def test_the_bar_says_whom_it_waits_for(source, one_root, right, tmp_path: Path, capsys) -> None:
+    lay(tmp_path / "in", ann=right, zoe=edited(right, t1_answer="while True: pass"))
+    grade(tmp_path / "in", tmp_path / "out", labs={LAB: source}, limits=LIMITS, workers=2)
+    bars = capsys.readouterr().err.split("\r")
+    assert any(" 1/2 " in bar and bar.rstrip().endswith("zoe]") for bar in bars)
+    assert " 2/2 " in bars[-1] and "zoe" not in bars[-1]
+
+
 @pytest.fixture
 def place_of_labs(source, tmp_path: Path) -> Path:
     write_notebook(source, tmp_path / "labs" / f"{LAB}.ipynb")

@@ -319,16 +319,19 @@ def _grade_lab(
     from tqdm import tqdm
 
     stopped = threading.Event()
+    running: dict[str, None] = {}  # in the order in which they began
     made: list[Result] = []
     root = Root(source, limits)
 
     def one(found: Found, key: str) -> Result | None:
         if stopped.is_set():
             return None
+        running[found.student] = None
         result = replace(
             grade_one(source, found, found.student, lab=lab, secret=secret, limits=limits, seconds=seconds, root=root),
             key=key,
         )
+        running.pop(found.student, None)
         if stopped.is_set():  # its process was ended in the middle
             return None
         keep(result, out)
@@ -342,7 +345,10 @@ def _grade_lab(
                 result = future.result()
                 if result is not None:
                     made.append(result)
+                names = list(running)  # whom it waits for: an endless loop is somebody's
+                bar.set_postfix_str(", ".join(names[:3]) + (" …" if len(names) > 3 else ""), refresh=False)
                 bar.update()
+                bar.refresh()
     finally:
         stopped.set()
         pool.shutdown(wait=False, cancel_futures=True)
