@@ -31,6 +31,7 @@ from underload.figures.moving import (
 from underload.figures.palette import COLORS, FAMILIES, LOOKS, FigureError, Look, look
 from underload.figures.pen import Pen, drawing
 from underload.figures.plot import Axis, Panel
+from underload.figures.queues import inspection, layouts_of_servers, two_ways, watch_queue
 from underload.figures.still import Picture
 from underload.figures.style import axes, show, style, svg_file
 from underload.figures.wording import number, quantity
@@ -59,7 +60,9 @@ __all__ = [
     "collision",
     "decode_step",
     "drawing",
+    "inspection",
     "kv_filling",
+    "layouts_of_servers",
     "look",
     "moving_figure",
     "number",
@@ -71,4 +74,6 @@ __all__ = [
     "style",
     "svg_file",
     "token_strip",
+    "two_ways",
+    "watch_queue",
 ]
