@@ -17,6 +17,7 @@ from queue_lab import edited, queue_lab, solved_by_hand
 
 from underload.cli import main
 from underload.course import read_notebook, write_notebook
+from underload.course.marking import KIND, VERSION, answer_digest
 from underload.course.personal import seed_of
 
 LAB = "queue-lab"
@@ -239,15 +240,21 @@ def test_grade_says_what_it_passed_over_and_how_to_go_on(labs: Path, tmp_path: P
     (again,) = [line.strip() for line in said.splitlines() if line.startswith("  underload course grade ")]
     assert str(secret) in shlex.split(again) and "--students" in again and f"--lab {LAB}" in again
 
-    marks = {"kind": "underload-marks", "version": 1, "marks": []}
-    (out / "marks").mkdir(exist_ok=True)
-    (out / "marks" / "mine.json").write_text(json.dumps(marks))
-    assert main(shlex.split(again)[1:]) == 0
-    assert "0 results made now" in capsys.readouterr().out
+    mark = {"student": "ann", "lab": LAB, "part": "task-2-why", "points": 1.5, "comment": ""}
+    mark["digest"] = answer_digest("Because of their order.")
+    (tmp_path / "m.json").write_text(json.dumps({"kind": KIND, "version": VERSION, "marks": [mark]}))
+    assert re.search(r" 6\.0 +8 +0 +1$", said, re.MULTILINE)
+    assert main([*shlex.split(again)[1:], "--marks", str(tmp_path / "m.json")]) == 0
+    said = capsys.readouterr().out
+    assert "0 results made now" in said and "wait for a person" not in said
+    assert re.search(r" 7\.5 +8 +0 +0$", said, re.MULTILINE)
 
     assert course("grade", came, "--out", out, "--labs", labs, "--lab", LAB, "second", "--labs", second, *options) == 0
     said = capsys.readouterr().out
-    assert re.search(r"^second +2 +0 ", said, re.MULTILINE) and "passed over" not in said
+    assert re.search(r"^second +2 +0 ", said, re.MULTILINE) and "passed over: " not in said
+    assert re.search(r" 7\.5 +8 +0 +0$", said, re.MULTILINE)  # the marks were kept
     assert re.search(r"^\(of no lab\) +1 +1 ", said, re.MULTILINE)  # the PDF could be either
     assert course("grade", came, "--out", out, "--labs", labs, *options, "--json") == 0
     assert json.loads(capsys.readouterr().out)["passed_over"] == {"second": 2}
+    assert course("grade", came, "--out", out, "--labs", second, *options) == 0
+    assert "those of queue-lab were passed over" in capsys.readouterr().out  # marks of the other lab do no harm
