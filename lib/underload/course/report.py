@@ -202,7 +202,7 @@ def report_page(
         students=len({row.student for row in found}),
         place=lambda result: _feedback_place(result).as_posix(),
         quoted=lambda path: "/".join(piece.replace("%", "%25").replace("#", "%23") for piece in path.split("/")),
-        reasons=reasons,
+        remarks=_remarks,
         heading=task_heading,
         bin_name=bin_name,
     )
@@ -212,6 +212,12 @@ def _refused(lab: str, here: Sequence[Row], results: Sequence[Result]) -> list[R
     """The refused submissions of a lab, and what was refused and may be one."""
     own = [result for result in results if result.lab == lab and result.status == "refused"]
     return own + [row.result for row in here if row.result is not None and row.result.lab != lab]
+
+
+def _remarks(row: Row) -> list[str]:
+    """The reasons of a row, without that open answers wait, which is so for nearly everybody and said further up."""
+    waiting = {f"{part}: not marked yet" for part in row.result.unmarked} if row.result else set()
+    return [text for text in reasons(row) if text not in waiting]
 
 
 def _library(results: Sequence[Result], outline: Outline) -> list[tuple[str, str, str]]:

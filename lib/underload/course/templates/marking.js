@@ -5,7 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
 const items = data.questions.flatMap((question, q) =>
   question.answers.map((answer, a) => ({ question, answer, q, a, key: keyOf(question, answer), mark: null, draft: "" })));
-let here = 0;
+let here = 0, asked = null;
 
 function keyOf(question, answer) {
   const worth = question.rubric.map((one) => one.points + ":" + one.text).join("|");
@@ -137,7 +137,11 @@ function show(index, jump = false) {
   at("question").textContent = question.question;
   at("question-box").hidden = !question.question;
   at("answer").textContent = answer.text;
-  at("question").scrollTop = 0;
+  if (question !== asked) {
+    asked = question;
+    at("question").scrollTop = 0;
+    at("question-box").open = window.innerWidth > 700;  // on a phone it would push the answer out of sight
+  }
   drawPrinted(answer.printed);
   at("model").textContent = question.model;
   at("model-box").hidden = !question.model;
@@ -172,7 +176,7 @@ function show(index, jump = false) {
 function nextUnmarked() {
   for (let step = 1; step <= items.length; step += 1) {
     const index = (here + step) % items.length;
-    if (!items[index].mark) return show(index);
+    if (!items[index].mark) return show(index, true);
   }
   say("All answers are marked. Save the marks.");
 }
@@ -251,8 +255,8 @@ at("marker").value = memory((store) => store.getItem("underload-marker")) || "";
 at("marker").addEventListener("input", () => memory((store) => store.setItem("underload-marker", at("marker").value)));
 at("names").addEventListener("change", draw);
 at("comment").addEventListener("input", note);
-at("next").addEventListener("click", () => show(here + 1));
-at("previous").addEventListener("click", () => show(here - 1));
+at("next").addEventListener("click", () => show(here + 1, true));
+at("previous").addEventListener("click", () => show(here - 1, true));
 at("unmarked").addEventListener("click", nextUnmarked);
 at("all").addEventListener("click", () => fill(true));
 at("none").addEventListener("click", () => fill(false));
@@ -272,7 +276,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && typing) return event.target.blur();
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   const actions = {
-    n: () => show(here + 1), p: () => show(here - 1), u: nextUnmarked, a: () => fill(true), 0: () => fill(false),
+    n: () => show(here + 1, true), p: () => show(here - 1, true), u: nextUnmarked, a: () => fill(true), 0: () => fill(false),
     x: takeBack, s: () => save(), c: () => at("comment").focus(),
   };
   if (/^[1-9]$/.test(event.key)) toggle(Number(event.key) - 1);
