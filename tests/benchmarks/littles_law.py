@@ -65,7 +65,7 @@ def serve(model: Model, planned: list[Planned], clock: WallClock) -> Served:
 
 
 def pilot(model: Model, requests: int) -> float:
-    """Mean service time at a moderate load, in s: a server that sleeps between requests finds its caches cold."""
+    """Mean service time at a moderate load, in s: alone, between rests, it would be longer."""
     served = serve(model, Workload(Poisson(90.0), LENGTHS).plan(90, requests=requests), WallClock())
     return float(np.mean(served["finished"] - served["scheduled"]))
 
