@@ -17,7 +17,8 @@ from queue_lab import edited, queue_lab, solved_by_hand
 import underload.course.grade as grading
 from underload.cli import main
 from underload.course import LabError, handout
-from underload.course.attempt import Root, bound, clean
+from underload.course.assemble import bound
+from underload.course.attempt import Root, clean
 from underload.course.grade import grade, grade_one
 from underload.course.ledger import library_digest
 from underload.course.personal import personal, seed_for

@@ -2,8 +2,8 @@
 
 Tests and given cells always come from the source, whatever was made of them in the submission. A given cell that the
 student changed (a switch, one more import) runs a second time as they left it; a cell that only shows things runs only
-if it was changed. Cells that the student added run where they stand. What is missing, copied, moved or changed is a
-problem that is told, not one that stops anything.
+if the student defined something more in it. Cells that the student added run where they stand. What is missing, copied,
+moved or changed is a problem that is told, not one that stops anything.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def assemble(source: NotebookNode, submission: NotebookNode | None = None) -> As
             if changed and written:
                 made.append(Step("own", name, written, task))
         elif what == "show":
-            if changed and written:
+            # One from an older hand-out looks changed too, so it runs only for what it defines beyond the lab's own.
+            if changed and written and bound(written) - bound(cell.source):
                 made.append(Step("own", name, written, task))
         elif nbgrader(cell).get("grade"):
             text = (written or "").replace(MARKDOWN_STUB, "").strip()
@@ -129,6 +130,35 @@ def given_names(source: NotebookNode) -> frozenset[str]:
                 names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(node.name)
+    return frozenset(names)
+
+
+def bound(code: str) -> frozenset[str]:
+    """The names that a cell binds at its top level, as far as can be seen without running it; none if it is no
+    Python."""
+    try:
+        tree = ast.parse(as_python(code))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deeply nested
+        return frozenset()
+    names: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+            return
+        if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            return
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    try:
+        visit(tree)
+    except RecursionError:
+        return frozenset()
     return frozenset(names)
 
 

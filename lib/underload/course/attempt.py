@@ -8,7 +8,6 @@ same name is graded in its place.
 
 from __future__ import annotations
 
-import ast
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from underload.course.assemble import Assembly, Step, as_python, assemble, given_names
+from underload.course.assemble import Assembly, Step, assemble, bound, given_names
 from underload.course.marks import LabError
 from underload.course.outline import Outline, Part, name_of, outline, role
 from underload.course.personal import hidden_seed, seed_of
@@ -355,35 +354,6 @@ def _lost_names(source: NotebookNode, steps: Iterable[Step]) -> dict[str, tuple[
         if step.role == "own":
             kept |= bound(step.source)
     return {name_of(cell): tuple(sorted(bound(cell.source) - kept)) for cell in source.cells if role(cell) == "answer"}
-
-
-def bound(code: str) -> frozenset[str]:
-    """The names that a cell binds at its top level, as far as can be seen without running it; none if it is no
-    Python."""
-    try:
-        tree = ast.parse(as_python(code))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deeply nested
-        return frozenset()
-    names: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-            return
-        if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            return
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    try:
-        visit(tree)
-    except RecursionError:
-        return frozenset()
-    return frozenset(names)
 
 
 def written(source: NotebookNode, assembly: Assembly) -> dict[str, str]:
