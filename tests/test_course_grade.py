@@ -421,6 +421,19 @@ def test_hand_outs_with_numbers_of_their_own_need_the_secret(source, tmp_path: P
         run(lay(tmp_path / "in", ann=mine), tmp_path / "out", source)
 
 
+def test_a_copy_that_forgot_whose_it_is_gets_its_students_numbers(source, one_root, tmp_path: Path) -> None:
+    mine = solved_by_hand(personal(handout(source), seed_for(SECRET, "ann")))
+    mine.metadata["underload"].update(student="ann", seed=seed_for(SECRET, "ann"), released="2026-11-30")
+    bare = solved_by_hand(handout(source))  # with the book's numbers, of which solutions lie about
+    bare.metadata["underload"]["released"] = "2026-11-30"
+    done = run(lay(tmp_path / "in", ann=mine, bob=bare), tmp_path / "out", source, secret=SECRET)
+    _, bob = done.results
+    said = " ".join(bob.notes)
+    assert "no longer say whose copy it is" in said and str(seed_for(SECRET, "bob")) in said
+    alone = run(lay(tmp_path / "in2", bob=bare), tmp_path / "out2", source, secret=SECRET).results[0]
+    assert "no longer say" not in " ".join(alone.notes), "one copy for everybody has the book's numbers"
+
+
 def test_several_students_with_one_hand_out_are_named(source, one_root, tmp_path: Path) -> None:
     mine = solved_by_hand(personal(handout(source), seed_for(SECRET, "ann")))
     mine.metadata["underload"].update(student="ann", seed=seed_for(SECRET, "ann"))

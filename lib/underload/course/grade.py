@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import nbformat
 from nbformat import NotebookNode
 
 from underload.course.assemble import Assembly, assemble
@@ -270,7 +271,7 @@ def grade(
     if not found:
         raise LabError(f"no submissions in {submissions}; give the folder that holds the students' folders or files")
     _needs_secret(found, secret)
-    found = _same_hand_out(found)
+    found = _same_hand_out(_own_copies(found, secret))
     out.mkdir(parents=True, exist_ok=True)
     results: dict[tuple[str, str], Result] = {}
     waiting: dict[str, list[tuple[Found, str]]] = {}
@@ -395,6 +396,30 @@ def _needs_secret(found: Sequence[Found], secret: bytes) -> None:
             f"{number(seeded)} of {number(len(notebooks))} notebooks have numbers of the student's own, which were "
             "drawn from a secret; name the file it is in (--secret FILE)"
         )
+
+
+def _own_copies(found: Sequence[Found], secret: bytes) -> list[Found]:
+    """Where copies with numbers of the students' own were handed out, one that does not say whose it is gets its
+    student's numbers and not the book's, whatever became of its metadata."""
+
+    def about(one: Found) -> dict[str, Any]:
+        return {} if one.notebook is None else dict(one.notebook.metadata.get("underload", {}))
+
+    def own(one: Found) -> bool:
+        named = about(one).get("student")
+        return isinstance(named, str) and about(one).get("seed") == seed_for(secret, named)
+
+    if not secret or not any(own(one) for one in found):
+        return list(found)
+    made = []
+    for one in found:
+        if one.notebook is not None and "released" in about(one) and not {"seed", "student"} & about(one).keys():
+            metadata = {**one.notebook.metadata, "underload": {**about(one), "student": one.student}}
+            notebook = NotebookNode({**one.notebook, "metadata": nbformat.from_dict(metadata)})
+            said = "its metadata no longer say whose copy it is; it was graded with the numbers of this student"
+            one = replace(one, notebook=notebook, notes=(*one.notes, said))
+        made.append(one)
+    return made
 
 
 def _same_hand_out(found: Sequence[Found]) -> list[Found]:
