@@ -238,6 +238,15 @@ def test_files_beside_the_notebook_are_there_and_are_a_copy(source, one_root, ro
     assert (folder / "d" / "log.csv").read_text() == "1,2"
 
 
+def test_what_a_notebook_had_printed_is_kept_for_who_marks_it(source, root, right, tmp_path: Path) -> None:
+    made = copy.deepcopy(right)
+    for name, text in (("t2-show", "my numbers are 7\n"), ("t2-answer", "not of a show cell")):
+        made.cells[place(made, name)].outputs = [nbformat.v4.new_output("stream", text=text)]
+    nbformat.write(made, tmp_path / "x.ipynb")
+    assert grade_one(source, tmp_path / "x.ipynb", "ann", root=root).printed == {"t2-show": "my numbers are 7"}
+    assert grade_one(source, right, "ann", root=root).printed == {}
+
+
 def test_a_path_is_read_and_what_is_no_notebook_is_refused(source, root, right, tmp_path: Path) -> None:
     nbformat.write(right, tmp_path / "sub.ipynb")
     assert earned(grade_one(source, tmp_path / "sub.ipynb", "ann", root=root)) == FULL
