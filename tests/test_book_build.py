@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from sample_lab import sample_lab
 from site_checks import AXE, Site
 
 from book.build import Edition, execution_key, stage, toc_pages
-from book.library import body_of, public_items
+from book.library import PACKAGES, body_of, public_items, signature
 from book.mathml import LatexError, to_mathml
 from underload.course import secrets, write_notebook
 
@@ -233,11 +234,24 @@ def test_the_library_page_lists_what_is_public_and_can_be_linked_to(site: Site) 
 
 
 def test_the_reference_reads_every_public_name_of_every_package() -> None:
-    for package in ("request", "course"):
-        init = (ROOT / "lib" / "underload" / package / "__init__.py").read_text(encoding="utf-8")
-        wanted = re.findall(r'^    "(\w+)",$', init, re.MULTILINE)
+    for package in PACKAGES:
+        init = ROOT / "lib" / "underload" / package / "__init__.py"
+        if not init.is_file():
+            continue  # named in advance
+        listed = re.search(r"^__all__ = \[\n(.*?)^\]", init.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        wanted = re.findall(r'^    "(\w+)",$', listed[1], re.MULTILINE) if listed else []
         _, items = public_items(ROOT / "lib" / "underload", package)
-        assert [item.name for item in items] == wanted
+        assert [item.name for item in items] == wanted, package
+
+
+def test_the_reference_shows_a_public_module_with_its_names_and_what_must_be_awaited() -> None:
+    _, items = public_items(ROOT / "lib" / "underload", "metrics")
+    dialects = next(item for item in items if item.name == "dialects")
+    assert {"compare", "Comparison", "Tool"} <= {member.name for member in dialects.members}
+    assert not any(member.name.startswith("_") for member in dialects.members)
+    _, items = public_items(ROOT / "lib" / "underload", "workload")
+    awaited = next(item.node for item in items if item.name == "open_loop_async")
+    assert isinstance(awaited, ast.AsyncFunctionDef) and signature(awaited).startswith("async open_loop_async(")
 
 
 def test_docstrings_keep_their_blocks_lists_and_sections() -> None:

@@ -45,11 +45,12 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Item:
-    """A public name: its definition, and the module it stands in."""
+    """A public name and its definition. Of a module that is public itself, `members` are its own public names."""
 
     name: str
-    node: ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign | ast.Module
     comment: str
+    members: tuple[Item, ...] = ()
 
 
 def library_root() -> Path:
@@ -81,8 +82,28 @@ def public_items(root: Path, package: str) -> tuple[str, list[Item]]:
                 items = cache.setdefault(candidate, {item.name: item for item in _definitions(candidate)})
                 if original in items:
                     found.append(items[original])
+                elif (path / f"{original}.py").is_file():
+                    found.append(_module(name, path / f"{original}.py"))
                 break
     return ast.get_docstring(tree) or "", found
+
+
+def _module(name: str, path: Path) -> Item:
+    """A module that is public as a whole, with its names: those in its __all__, or all that are explained."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    wanted = _all(tree)
+    members = [
+        item
+        for item in _definitions(path)
+        if (item.name in wanted if wanted else not item.name.startswith("_") and _explained(item))
+    ]
+    return Item(name, tree, "", tuple(members))
+
+
+def _explained(item: Item) -> bool:
+    node = item.node
+    documented = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    return bool(item.comment or (documented and ast.get_docstring(node)))
 
 
 def _all(tree: ast.Module) -> list[str]:
@@ -117,7 +138,7 @@ def _definitions(path: Path) -> Iterator[Item]:
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield Item(node.name, node, "")
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -140,13 +161,14 @@ def comment_above(lines: list[str], lineno: int) -> str:
     return " ".join(found)
 
 
-def signature(node: ast.FunctionDef, *, method: bool = False) -> str:
-    """`name(arguments) -> result`, without self."""
+def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, *, method: bool = False) -> str:
+    """`name(arguments) -> result`, without self; "async" before what must be awaited."""
     arguments = ast.unparse(node.args)
     if method:
         arguments = re.sub(r"^(self|cls)(, |$)", "", arguments)
     result = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
-    return f"{node.name}({arguments}){result}"
+    called = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+    return f"{called}{node.name}({arguments}){result}"
 
 
 _SECTION = re.compile(r"^(Args|Arguments|Attributes|Raises|Returns|Yields|Example|Examples|Note|Notes):\s*$")
@@ -295,9 +317,14 @@ class Library(SphinxDirective):
         entry = nodes.container(classes=["lib-entry"], ids=[make_id(self.env, self.state.document, "", name)])
         self._note(name, entry)
         node = item.node
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             entry += _code(signature(node))
             entry += body_of(ast.get_docstring(node) or "")
+        elif isinstance(node, ast.Module):
+            entry += _code(f"from {package} import {item.name}")
+            entry += body_of(ast.get_docstring(node) or "")
+            for member in item.members:
+                entry += self._entry(name, member)
         elif isinstance(node, ast.ClassDef):
             entry += _code(f"class {class_line(node)}")
             entry += body_of(ast.get_docstring(node) or "")
@@ -330,7 +357,7 @@ def class_line(node: ast.ClassDef) -> str:
 def _members(node: ast.ClassDef) -> list[nodes.Node]:
     made = nodes.definition_list(classes=["members"])
     for child in node.body:
-        if not isinstance(child, ast.FunctionDef) or child.name.startswith("_"):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or child.name.startswith("_"):
             continue
         text = ast.get_docstring(child)
         decorators = {ast.unparse(decorator) for decorator in child.decorator_list}

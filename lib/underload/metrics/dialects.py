@@ -302,6 +302,7 @@ def _gaps_of_arriving_tokens(t: Timeline) -> list[float]:
 
 OWN = "underload"
 
+#: Every tool by name, with its definitions and the source in which they were read.
 TOOLS: dict[str, Tool] = {
     tool.name: tool
     for tool in (
