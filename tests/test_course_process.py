@@ -512,6 +512,21 @@ def test_whatever_a_function_does_costs_its_check_only(root: Process, body: str,
         assert run(process, "f(2)").output == "4\n"
 
 
+def test_a_check_that_never_ends_is_not_taken_for_one_who_switched_the_watch_off(student: Process) -> None:
+    """Most of its time goes to the watch, which looks at each of its calls, so there the time is up."""
+    student.limits = Limits(check_seconds=0.3, cell_seconds=20)
+    run(student, "def mean(x): return x\ndef f(x):\n    while True: mean(x)")
+    tested = student.test(
+        "points = Points(2)\nwith points.check(1, 'endless'): f(1)\n"
+        "with points.check(1, 'fine'): pass\npoints.earned()",
+        name="task-1-check",
+        library=["underload.metrics.mean"],
+        given={"Points"},
+    )
+    assert tested.used == "" and tested.points == 1
+    assert "did not end within 0.3 s" in tested.checks[0].said
+
+
 def test_after_a_check_that_never_ends_the_others_get_less_time(student: Process) -> None:
     """One endless loop must not take the whole limit in each check; what ends quickly has its points all the same."""
     student.limits = Limits(check_seconds=3, cell_seconds=60)
