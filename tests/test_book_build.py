@@ -15,6 +15,7 @@ from sample_lab import sample_lab
 from site_checks import AXE, Site
 
 from book.build import Edition, execution_key, stage, toc_pages
+from book.fonts import characters
 from book.library import PACKAGES, body_of, public_items, signature
 from book.mathml import LatexError, to_mathml
 from underload.course import secrets, write_notebook
@@ -252,6 +253,14 @@ def test_the_reference_shows_a_public_module_with_its_names_and_what_must_be_awa
     _, items = public_items(ROOT / "lib" / "underload", "workload")
     awaited = next(item.node for item in items if item.name == "open_loop_async")
     assert isinstance(awaited, ast.AsyncFunctionDef) and signature(awaited).startswith("async open_loop_async(")
+
+
+def test_a_root_in_a_formula_asks_the_font_for_its_sign(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(to_mathml(r"\frac{1}{\sqrt{N}}", display=True), encoding="utf-8")
+    formulas, _ = characters(tmp_path)
+    assert {ord("√"), ord("N")} <= formulas
+    (tmp_path / "page.html").write_text(to_mathml("N", display=True), encoding="utf-8")
+    assert ord("√") not in characters(tmp_path)[0]
 
 
 def test_docstrings_keep_their_blocks_lists_and_sections() -> None:

@@ -44,6 +44,8 @@ def characters(folder: Path) -> tuple[set[int], set[int]]:
         page = path.read_text(encoding="utf-8")
         for found in re.findall(r"<math\b.*?</math>", page, re.DOTALL):
             formulas.update(map(ord, html.unescape(re.sub(r"<[^>]+>", "", found))))
+            if "<msqrt" in found or "<mroot" in found:
+                formulas.add(ord("√"))  # drawn by the browser, written nowhere
         text.update(map(ord, html.unescape(page)))
     return formulas, text
 
