@@ -1,0 +1,50 @@
+"""What the README shows works: its commands are ones, its Python runs, its pages and packages are there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from underload.cli import build_parser
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("underload ")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shown_is_one(command: str) -> None:
+    args = build_parser().parse_args(shlex.split(command, comments=True)[1:])
+    assert callable(args.run)
+
+
+def test_the_commands_of_queues_and_loads_are_shown() -> None:
+    assert {"queue", "workload"} <= {shlex.split(command)[1] for command in COMMANDS}
+
+
+def test_the_python_said_to_need_no_torch_runs_without_it() -> None:
+    code = next(block for block in blocks("python") if "underload.queueing" in block)
+    code += "\nimport sys\nassert 'torch' not in sys.modules\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "4.00 s by formula" in done.stdout and "0.95 confidence" in done.stdout
+
+
+def test_the_packages_are_all_there_is_in_order_of_their_rows() -> None:
+    from book.library import PACKAGES
+
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", README, re.MULTILINE)
+    named = re.findall(r"`(\w+)`", " ".join(rows))
+    there = [name for name in PACKAGES if (ROOT / "lib/underload" / name / "__init__.py").is_file() and name != "cli"]
+    assert named == there
