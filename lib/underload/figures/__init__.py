@@ -15,6 +15,7 @@ matplotlib is imported on first use.
 
 from underload.figures.diagrams import decode_step, kv_filling, ragged_batch, request_life, stage_bar, token_strip
 from underload.figures.landing import collision
+from underload.figures.loops import open_and_closed
 from underload.figures.moving import (
     Band,
     Bar,
@@ -66,6 +67,7 @@ __all__ = [
     "look",
     "moving_figure",
     "number",
+    "open_and_closed",
     "quantity",
     "ragged_batch",
     "request_life",
