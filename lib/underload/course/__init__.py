@@ -1,16 +1,24 @@
-"""A lab's four forms: the instructor's source, the hand-out, the page in the book, the answer to one task.
+"""Labs as assignments: what is made from a lab's source, and what becomes of what comes back.
 
-`labs/NAME.ipynb` is the source, solutions and hidden tests included, marked the way nbgrader marks them.
-Everything else is made from it, by functions that take a notebook and return a new one:
+A lab is one notebook, `labs/NAME.ipynb`: the instructor's source, solutions and hidden tests included, marked the way
+nbgrader marks them. Its tasks have parts, a part is one graded cell, and a part's points come from checks.
 
-    handout(source)            what a reader or student works in: stubs for solutions, no hidden tests, no outputs
-    lab_page(source)           what the book shows: the hand-out's text and code with the source's stored pictures
-    solution(source, task)     the answer to one task, for a reader without a teacher
-    refresh_copies(...)        the reader's own copies on disk: made when missing, never overwritten
+    the source      marks, source, outline, points (what a test cell is made of), inspection (what is wrong with it),
+                    store (its stored outputs)
+    made from it    handout, page (in the book), answers, copies (a reader's own), secrets (what these must not hold)
+    handed out      release, changes, readme, personal (numbers of one's own, from a secret), roster, shelf; check (a
+                    student's own)
+    what came back  submission, arrivals, student -> assemble (the steps to run) -> attempt, grade -> results, ledger
+    running it      process and inside (a process that runs cells and can be forked), wire, sandbox (what it may
+                    touch), watch (tampering, and the library's own version)
+    told            report, summary, table, feedback, titles, similar, marking (of open answers), lms, gradebook,
+                    gradescope, stale, render
+    the grader      wrong (typical wrong answers), verify (that each earns what it should)
 
-`secrets(source)` lists what none of the first two may contain, so that a test can search a built site for it;
-`faults(source)` lists what is wrong with a source before anybody runs it.
-Needs nbformat only.
+Three things always hold. A hand-out contains nothing of a solution or a hidden test. What a submission holds never
+stops another's grading, and costs points only where an answer is wrong, missing, or not the student's own. A result
+depends on the submission, the lab, the class's secret and the limits alone, so that grading can stop and go on.
+Only nbformat is imported with this package; everything heavy when it is needed.
 """
 
 from underload.course.answers import Answer, solution, tasks
