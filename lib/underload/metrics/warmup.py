@@ -15,7 +15,7 @@ MSER_BATCH = 5
 def cut_warmup(timelines: Iterable[Timeline], seconds: float, start: float | None = None) -> list[Timeline]:
     """The requests that arrived at `start` + `seconds` or later, in their order.
 
-    By arrival, not by finish: what finished late enough would leave out the slow ones among the early.
+    By arrival, not by finish: a cut by finish would keep the slow ones among the early and drop their quick neighbours.
 
     Args:
         timelines: the requests of one run.
