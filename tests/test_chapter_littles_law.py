@@ -154,7 +154,6 @@ def test_little_s_law_with_its_ends_is_exact_on_the_recorded_log(recording: dict
         found = little(arrival, finish, begin, end)
         found.check()
         before = np.maximum(finish[arrival < begin] - begin, 0).sum()
-        came = (arrival >= begin) & (arrival < end)
         after = np.maximum(finish[arrival < end] - end, 0).sum()
         assert found.mean_system == pytest.approx(
             found.rate * found.mean_sojourn + (before - after) / found.length, abs=1e-9
