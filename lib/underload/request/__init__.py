@@ -13,19 +13,21 @@ these nouns:
 """
 
 from underload.request.clock import Clock, VirtualClock, WallClock
-from underload.request.errors import InvalidRequest, UnderloadError
+from underload.request.errors import InvalidRequest, OutOfBlocks, UnderloadError
 from underload.request.params import SamplingParams
 from underload.request.records import StepRecord, Timeline
-from underload.request.sequence import BlockTable, FinishReason, Request, Sequence
+from underload.request.sequence import BlockTable, FinishReason, Request, Sequence, SequenceState
 
 __all__ = [
     "BlockTable",
     "Clock",
     "FinishReason",
     "InvalidRequest",
+    "OutOfBlocks",
     "Request",
     "SamplingParams",
     "Sequence",
+    "SequenceState",
     "StepRecord",
     "Timeline",
     "UnderloadError",

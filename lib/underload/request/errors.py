@@ -7,3 +7,7 @@ class UnderloadError(Exception):
 
 class InvalidRequest(UnderloadError, ValueError):
     """A request that no engine could serve: refused for itself alone, its neighbours go on."""
+
+
+class OutOfBlocks(UnderloadError):
+    """The cache has too few blocks for this now; nothing has changed. Preempt, wait, or make the pool larger."""

@@ -1,7 +1,10 @@
 """A request, and the sequences it grows into."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from underload.request.errors import InvalidRequest
 from underload.request.params import SamplingParams
@@ -17,15 +20,25 @@ class FinishReason(StrEnum):
     ERROR = "error"  # it failed, by name, and alone
 
 
+class SequenceState(StrEnum):
+    """Where a sequence stands with the scheduler."""
+
+    WAITING = "waiting"  # holds no block; perhaps some on the host, from which it goes on
+    RUNNING = "running"  # holds its blocks, and may be part of the next plan
+    FINISHED = "finished"
+
+
 @dataclass
 class BlockTable:
     """Which cache blocks hold a sequence's keys and values.
 
-    Token `p` lies in block `blocks[p // block_size]`, at offset `p % block_size`.
+    Token `p` lies in block `blocks[p // block_size]`, at offset `p % block_size`. The pool that gave the blocks keeps
+    in `num_hashed` how many of them, from the first, it can be asked for by their content.
     """
 
     block_size: int
     blocks: list[int] = field(default_factory=list)
+    num_hashed: int = 0
 
     def slot(self, position: int) -> int:
         """The flat slot, block x block_size + offset, of the token at `position`."""
@@ -48,6 +61,9 @@ class Sequence:
                  [0, num_computed)  in the cache
                  [num_computed, num_scheduled)  in a plan that has not been committed yet
                  [num_scheduled, len(tokens))   still to be scheduled
+
+    While it waits it holds no block and both counters are 0; `host_blocks` then hold its first `host_tokens` keys and
+    values, if it was swapped out.
     """
 
     prompt_len: int
@@ -58,6 +74,12 @@ class Sequence:
     table: BlockTable | None = None
     logprobs: list[dict[int, float]] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    request: Request | None = field(default=None, repr=False, compare=False)
+    state: SequenceState = SequenceState.WAITING
+    chain: Any = field(default=None, repr=False, compare=False)  # its tokens in blocks (`underload.cache.BlockChain`)
+    host_blocks: list[int] = field(default_factory=list)
+    host_tokens: int = 0
+    preemptions: int = 0
 
     @property
     def output_ids(self) -> list[int]:
@@ -72,6 +94,11 @@ class Sequence:
 class Request:
     """What a client asked, with the sequences (n samples) that answer it.
 
+    salt, adapter: two requests share cached keys and values only where both are equal. A salt keeps tenants from seeing
+    by the clock what others have asked; an adapter changes the values themselves.
+
+    The prompt is computed once: the first sequence runs, and the others fork from it when it is done (`forked`).
+
     Raises:
         InvalidRequest: an empty prompt.
     """
@@ -81,6 +108,12 @@ class Request:
     params: SamplingParams
     timeline: Timeline
     sequences: list[Sequence] = field(default_factory=list)
+    salt: str = ""
+    adapter: str = ""
+    cancelled: bool = False
+    forked: bool = False
+    aborts: int = 0  # steps it was part of that failed
+    error: str | None = None  # what went wrong, when it failed
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -90,4 +123,10 @@ class Request:
                 Sequence(prompt_len=len(self.prompt_ids), tokens=list(self.prompt_ids), index=i)
                 for i in range(self.params.n)
             ]
+        for sequence in self.sequences:
+            sequence.request = self
         self.timeline.prompt_tokens = len(self.prompt_ids)
+
+    @property
+    def finished(self) -> bool:
+        return all(sequence.finished for sequence in self.sequences)
