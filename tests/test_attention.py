@@ -1,12 +1,15 @@
 """The oracle against attention written out head by head, and against what other engines got wrong."""
 
+import functools
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from underload.decoder.attention import attention
+from underload.decoder.attention import paged_attention
+
+oracle = functools.partial(paged_attention, implementation="torch")
 
 
 def by_hand(q, keys, values):
@@ -51,7 +54,7 @@ def test_ragged_batch_equals_attention_by_hand(block_size, heads, kv_heads):
     sequences = [(1, 1), (5, 5), (1, 17), (1, 17), (4, 16), (7, 30), (1, 33)]
     keys, values, tables, dense = paged(sequences, block_size, kv_heads, dim=8)
     q = torch.randn(sum(new for new, _ in sequences), heads, 8, generator=torch.Generator().manual_seed(1))
-    out = attention(q, keys, values, tables, [new for new, _ in sequences], [context for _, context in sequences])
+    out = oracle(q, keys, values, tables, [new for new, _ in sequences], [context for _, context in sequences])
     expected = torch.cat(
         [by_hand(part, k, v) for part, (k, v) in zip(q.split([new for new, _ in sequences]), dense, strict=True)]
     )
@@ -63,7 +66,7 @@ def test_slots_never_written_may_hold_nan(length):
     sequences = [(1, length), (length, length)]
     keys, values, tables, dense = paged(sequences, 4, kv_heads=2, dim=8, fill=float("nan"))
     q = torch.randn(1 + length, 4, 8)
-    out = attention(q, keys, values, tables, [1, length], [length, length])
+    out = oracle(q, keys, values, tables, [1, length], [length, length])
     expected = torch.cat([by_hand(q[:1], *dense[0]), by_hand(q[1:], *dense[1])])
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
 
@@ -73,7 +76,7 @@ def test_the_causal_mask_hangs_from_the_end_of_the_context(new, context, visible
     # Equal scores, and values that count positions: the mean tells how many keys a query saw.
     keys = torch.zeros(1, context, 1, 2)
     values = torch.arange(1.0, context + 1).reshape(1, context, 1, 1).repeat(1, 1, 1, 2)
-    out = attention(torch.randn(new, 1, 2), keys, values, torch.tensor([[0]]), [new], [context])
+    out = oracle(torch.randn(new, 1, 2), keys, values, torch.tensor([[0]]), [new], [context])
     assert out[:, 0, 0].tolist() == pytest.approx([(seen + 1) / 2 for seen in visible])
 
 
@@ -81,7 +84,7 @@ def test_query_heads_share_neighbouring_kv_heads():
     keys = torch.zeros(1, 3, 2, 2)
     values = torch.ones(1, 3, 2, 2)
     values[:, :, 1] = 2
-    out = attention(torch.randn(1, 4, 2), keys, values, torch.tensor([[0]]), [1], [3])
+    out = oracle(torch.randn(1, 4, 2), keys, values, torch.tensor([[0]]), [1], [3])
     assert out[0, :, 0].tolist() == pytest.approx([1, 1, 2, 2])
 
 

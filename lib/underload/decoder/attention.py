@@ -1,45 +1,85 @@
-"""Attention over cached keys and values, in plain torch: the oracle of every faster kernel."""
+"""Attention over cached keys and values, by block table: one signature, three implementations.
+
+torch     below: what attention is, in one screen; the oracle of the other two
+cpu       attention_cpu.py: compiled with numba, reads blocks where they lie
+triton    attention_triton.py: the same on a GPU
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from underload.request import UnderloadError
 
-def attention(
-    q: Tensor, keys: Tensor, values: Tensor, block_tables: Tensor, query_lens: list[int], context_lens: list[int]
+IMPLEMENTATIONS = ("torch", "cpu", "triton")
+
+
+def paged_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    query_lens: Sequence[int],
+    context_lens: Sequence[int],
+    *,
+    implementation: str = "auto",
 ) -> Tensor:
     """Each query looks at its own sequence's keys up to its own position.
 
     Vaswani et al., "Attention Is All You Need" (2017), section 3.2.1; grouped-query heads after Ainslie et al., "GQA"
-    (EMNLP 2023): query head h reads KV head h // (heads / kv_heads).
+    (EMNLP 2023): query head h reads KV head h // (heads / kv_heads); blocks after Kwon et al., "Efficient Memory
+    Management for LLM Serving with PagedAttention" (SOSP 2023), section 4.1.
 
     Args:
         q: [tokens, heads, head_dim], the sequences' queries end to end.
         keys, values: [blocks, block_size, kv_heads, head_dim], one layer of the cache, the new tokens already written.
+            Slots that no table reaches may hold anything, NaN included.
         block_tables: [sequences, most blocks] integer, padded with anything.
-        query_lens, context_lens: a sequence's new tokens, and its tokens in the cache including these.
+        query_lens, context_lens: a sequence's new tokens, and its tokens in the cache including these. Decoding is one
+            new token, a chunk of a prompt many, a draft to be verified a few; a batch may hold all of these.
+        implementation: "torch", "cpu", "triton", or "auto": the fastest that can run here.
 
     Returns:
-        [tokens, heads, head_dim]
+        [tokens, heads, head_dim] in q's dtype, computed in float32 where q or the cache is narrower.
+
+    Raises:
+        UnderloadError: sizes that do not fit together, or an implementation that is unknown or cannot run here.
     """
+    _check(q, keys, values, block_tables, query_lens, context_lens)
+    chosen = _choose(implementation, q, keys, values)
+    if chosen == "cpu":
+        from underload.decoder import attention_cpu as kernel
+    elif chosen == "triton":
+        from underload.decoder import attention_triton as kernel  # type: ignore[no-redef]
+    else:
+        return _oracle(q, keys, values, block_tables, query_lens, context_lens)
+    return kernel.paged_attention(q, keys, values, block_tables, query_lens, context_lens)
+
+
+# -------------------------------------------------- the oracle
+
+
+def _oracle(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    query_lens: Sequence[int],
+    context_lens: Sequence[int],
+) -> Tensor:
     out = torch.empty_like(q)
     token = row = 0
-    while row < len(query_lens):
-        # Neighbours with the same two lengths (a static batch, decoding) are one call.
-        same = 1
-        while row + same < len(query_lens) and (query_lens[row + same], context_lens[row + same]) == (
-            query_lens[row],
-            context_lens[row],
-        ):
-            same += 1
-        new, context = query_lens[row], context_lens[row]
-        k = _context(keys, block_tables[row : row + same], context)  # [same, context, kv_heads, head_dim]
-        v = _context(values, block_tables[row : row + same], context)
-        rows = slice(token, token + same * new)
-        o = _attend(q[rows].unflatten(0, (same, new)), k, v)
-        out[rows] = o.flatten(0, 1)
-        token += same * new
-        row += same
+    # Neighbours with the same two lengths (a static batch, decoding) are one call.
+    for (new, context), same in groupby(zip(query_lens, context_lens, strict=True)):
+        n = len(list(same))
+        k = _context(keys, block_tables[row : row + n], context)  # [n, context, kv_heads, head_dim]
+        v = _context(values, block_tables[row : row + n], context)
+        rows = slice(token, token + n * new)
+        out[rows] = _attend(q[rows].unflatten(0, (n, new)), k, v).flatten(0, 1)
+        token, row = token + n * new, row + n
     return out
 
 
@@ -49,24 +89,88 @@ def _context(pool: Tensor, tables: Tensor, context: int) -> Tensor:
     Nothing past `context` is ever touched: a slot that was never written may hold anything, NaN included.
     """
     block_size = pool.shape[1]
-    if context <= block_size:
+    full, rest = divmod(context, block_size)
+    if full + bool(rest) == 1:  # one block each: whole rows side by side, as a contiguous cache has them, are a view
         first = tables[:, 0].tolist()
-        if first == list(range(first[0], first[0] + len(first))):  # reserved rows side by side: no copy
+        if first == list(range(first[0], first[0] + len(first))):
             return pool[first[0] : first[0] + len(first), :context]
         return torch.stack([pool[block, :context] for block in first])
-    full, rest = divmod(context, block_size)
-    pages = pool[tables[:, :full].long()].flatten(1, 2)
+    blocks = pool[tables[:, :full].long()].flatten(1, 2)
     if rest:
-        pages = torch.cat((pages, pool[tables[:, full].long(), :rest]), dim=1)
-    return pages
+        blocks = torch.cat((blocks, pool[tables[:, full].long(), :rest]), dim=1)
+    return blocks
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """q [rows, new, heads, head_dim] on k, v [rows, context, kv_heads, head_dim], causal against the context's end."""
     new, context = q.shape[1], k.shape[1]
+    kind = torch.promote_types(torch.float32, q.dtype)  # 16-bit numbers are stored, not computed with
     # The last query sees everything, the one before all but one key: the mask hangs from the bottom right corner.
     mask = None if new == 1 else torch.ones(new, context, dtype=torch.bool, device=q.device).tril(context - new)
-    o = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, enable_gqa=q.shape[2] != k.shape[2]
-    )
-    return o.transpose(1, 2)
+    q, k, v = (part.to(kind).transpose(1, 2) for part in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2)
+
+
+# -------------------------------------------------- which one, and whether the arguments fit
+
+
+def unavailable(implementation: str, q: Tensor, keys: Tensor, values: Tensor) -> str | None:
+    """Why an implementation cannot take these tensors here, or None if it can."""
+    if implementation == "torch":
+        return None
+    if implementation == "cpu":
+        from underload.decoder import attention_cpu
+
+        return attention_cpu.unavailable(q, keys, values)
+    from underload.decoder import attention_triton
+
+    return attention_triton.unavailable(q, keys, values)
+
+
+def _choose(implementation: str, q: Tensor, keys: Tensor, values: Tensor) -> str:
+    if implementation == "auto":
+        best = {"cpu": "cpu", "cuda": "triton"}.get(q.device.type, "torch")
+        return best if unavailable(best, q, keys, values) is None else "torch"
+    if implementation not in IMPLEMENTATIONS:
+        raise UnderloadError(
+            f"implementation must be 'auto', {', '.join(map(repr, IMPLEMENTATIONS))}, got {implementation!r}"
+        )
+    if reason := unavailable(implementation, q, keys, values):
+        raise UnderloadError(f"paged attention cannot run as {implementation!r} here: {reason}; use 'auto' or 'torch'")
+    return implementation
+
+
+def _check(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    block_tables: Tensor,
+    query_lens: Sequence[int],
+    context_lens: Sequence[int],
+) -> None:
+    """What can be checked without waiting for a device: the sizes."""
+    if q.dim() != 3 or keys.dim() != 4 or keys.shape != values.shape:
+        raise UnderloadError(
+            "q must be [tokens, heads, head_dim], keys and values both [blocks, block_size, kv_heads, head_dim]; got "
+            f"{list(q.shape)}, {list(keys.shape)} and {list(values.shape)}"
+        )
+    heads, kv_heads = q.shape[1], keys.shape[2]
+    if q.shape[2] != keys.shape[3] or kv_heads == 0 or heads % kv_heads:
+        raise UnderloadError(
+            f"query heads must be a multiple of KV heads, with the same head_dim; got {heads} of {q.shape[2]} for "
+            f"{kv_heads} of {keys.shape[3]}"
+        )
+    if block_tables.dim() != 2 or not len(block_tables) == len(query_lens) == len(context_lens):
+        raise UnderloadError(
+            f"block_tables, query_lens and context_lens need one row a sequence, got {list(block_tables.shape)}, "
+            f"{len(query_lens)} and {len(context_lens)}"
+        )
+    if sum(query_lens) != len(q):
+        raise UnderloadError(f"query_lens must sum to the tokens of q, got {sum(query_lens)} in all for {len(q)}")
+    room = block_tables.shape[1] * keys.shape[1]
+    for new, context in zip(query_lens, context_lens, strict=True):
+        if not 0 <= new <= context <= room:
+            raise UnderloadError(
+                f"a sequence needs 0 <= new tokens <= context <= {room} (its table of {block_tables.shape[1]} blocks of "
+                f"{keys.shape[1]}), got {new} new tokens in a context of {context}"
+            )

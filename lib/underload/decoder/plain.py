@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from underload.decoder.attention import attention
+from underload.decoder.attention import paged_attention
 from underload.decoder.batch import Batch
 from underload.decoder.kv import PlainKV
 from underload.decoder.rope import cos_sin, inverse_frequencies, rotate
@@ -38,8 +38,9 @@ class PlainPath:
         self.batch_invariant = batch_invariant
         self._inverse_frequencies = inverse_frequencies(shape).to(self.device)
 
-    def new_kv(self, num_blocks: int, block_size: int) -> PlainKV:
-        return PlainKV(self.shape, num_blocks, block_size, dtype=self.dtype, device=self.device)
+    def new_kv(self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None) -> PlainKV:
+        """An empty cache; in the model's dtype when `dtype` is None."""
+        return PlainKV(self.shape, num_blocks, block_size, dtype=dtype or self.dtype, device=self.device)
 
     @torch.inference_mode()
     def forward(self, batch: Batch, kv: PlainKV) -> Tensor:
@@ -94,13 +95,15 @@ class PlainPath:
         self, q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, query_lens: list[int], context_lens: list[int]
     ) -> Tensor:
         if not self.batch_invariant:
-            return attention(q, keys, values, tables, query_lens, context_lens)
+            return paged_attention(q, keys, values, tables, query_lens, context_lens, implementation="torch")
         out = torch.empty_like(q)
         token = 0
         for row, (new, context) in enumerate(zip(query_lens, context_lens, strict=True)):
             for visible in range(context - new + 1, context + 1):  # one query, and just the keys it sees
                 one = slice(token, token + 1)
-                out[one] = attention(q[one].clone(), keys, values, tables[row : row + 1], [1], [visible])
+                out[one] = paged_attention(
+                    q[one].clone(), keys, values, tables[row : row + 1], [1], [visible], implementation="torch"
+                )
                 token += 1
         return out
 
