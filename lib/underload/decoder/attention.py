@@ -171,6 +171,6 @@ def _check(
     for new, context in zip(query_lens, context_lens, strict=True):
         if not 0 <= new <= context <= room:
             raise UnderloadError(
-                f"a sequence needs 0 <= new tokens <= context <= {room} (its table of {block_tables.shape[1]} blocks of "
-                f"{keys.shape[1]}), got {new} new tokens in a context of {context}"
+                f"a sequence needs 0 <= new tokens <= context <= {room} (a table of {block_tables.shape[1]} blocks of "
+                f"{keys.shape[1]} tokens), got {new} new tokens in a context of {context}"
             )
