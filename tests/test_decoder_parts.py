@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from underload.decoder import Batch, Model, ReservedRows, Weights
-from underload.decoder.kv import PlainKV
 from underload.decoder.rope import cos_sin, inverse_frequencies, rotate
 from underload.request import BlockTable, Sequence, UnderloadError
 from underload.shapes import ModelShape, RopeScaling
@@ -57,20 +56,6 @@ def test_slots_follow_the_block_tables(data):
 def test_a_batch_refuses_what_it_cannot_place(new, table):
     with pytest.raises(UnderloadError):
         Batch.of([(sequence([1, 2, 3], 0, table), new)])
-
-
-def test_storage_gives_back_what_was_written_and_copies_whole_blocks():
-    kv = PlainKV(TINY, num_blocks=4, block_size=4, dtype=torch.float32, device=torch.device("cpu"))
-    table = BlockTable(4, [3, 1])
-    slots = torch.tensor([table.slot(p) for p in range(6)])
-    keys, values = torch.randn(2, 2, 6, 2, 8)
-    for layer in range(2):
-        kv.write(layer, slots, keys[layer], values[layer])
-    got_keys, got_values = kv.read(table, 6)
-    assert torch.equal(got_keys, keys) and torch.equal(got_values, values)
-    kv.copy_block(3, 0)
-    assert torch.equal(kv.read(BlockTable(4, [0, 1]), 6)[0], keys)
-    assert kv.nbytes == 4 * 4 * TINY.kv_bytes_per_token(4)
 
 
 def test_reserved_rows_are_handed_out_once_and_come_back():

@@ -138,7 +138,7 @@ def test_keys_and_values_agree_with_the_plain_path(name):
         kv, sequences = sequences_for(model, prompts, block_size=4, room=0)
         model.forward(Batch.of([(s, len(s.tokens)) for s in sequences]), kv)
         found.append([kv.read(s.table, len(s.tokens)) for s in sequences])
-        kv.copy_block(sequences[0].table.blocks[0], sequences[1].table.blocks[0])
+        kv.copy_blocks([(sequences[0].table.blocks[0], sequences[1].table.blocks[0])])
         found[-1].append(kv.read(sequences[1].table, 4))
     for (fast_k, fast_v), (plain_k, plain_v) in zip(*found, strict=True):
         assert fast_k.shape == plain_k.shape

@@ -11,9 +11,10 @@ Importing this package needs torch, numpy and safetensors; numba, gguf, tokenize
 
 from underload.decoder.batch import Batch
 from underload.decoder.generate import Completion, Run, generate
-from underload.decoder.kv import KVStorage, ReservedRows
+from underload.decoder.kv import HostKV, KVStorage, ReservedRows
 from underload.decoder.load import load_model
 from underload.decoder.measure import Ceilings, ceilings, decode_steps, machine, prefill_steps, step_record
+from underload.decoder.memory import blocks_for_memory
 from underload.decoder.model import Model
 from underload.decoder.weights import CheckpointError, LayerWeights, LinearWeights, Weights
 
@@ -22,6 +23,7 @@ __all__ = [
     "Ceilings",
     "CheckpointError",
     "Completion",
+    "HostKV",
     "KVStorage",
     "LayerWeights",
     "LinearWeights",
@@ -29,6 +31,7 @@ __all__ = [
     "ReservedRows",
     "Run",
     "Weights",
+    "blocks_for_memory",
     "ceilings",
     "decode_steps",
     "generate",

@@ -248,7 +248,7 @@ class _Jobs:
         self._step([job], kv, bar, prefill=True, samples=samples)
         for other in samples[1:]:
             assert job.sequence.table is not None and other.sequence.table is not None
-            kv.copy_block(job.sequence.table.blocks[0], other.sequence.table.blocks[0])
+            kv.copy_blocks([(job.sequence.table.blocks[0], other.sequence.table.blocks[0])])
             other.sequence.num_computed = job.sequence.num_computed
 
     def _step(self, jobs: list[_Job], kv: Any, bar: Any, *, prefill: bool, samples: list[_Job] | None = None) -> None:

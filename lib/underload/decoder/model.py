@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from underload.decoder.batch import Batch
+from underload.decoder.kv import KVStorage
 from underload.decoder.plain import PlainPath
 from underload.decoder.weights import Weights
 from underload.request import UnderloadError
@@ -22,8 +23,8 @@ class Path(Protocol):
 
     name: str
 
-    def new_kv(self, num_blocks: int, block_size: int) -> Any:
-        """An empty cache in the layout that this path reads."""
+    def new_kv(self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None) -> Any:
+        """An empty cache in the layout that this path reads (`KVStorage`)."""
         ...
 
     def forward(self, batch: Batch, kv: Any) -> Tensor:
@@ -83,9 +84,17 @@ class Model:
         """Bytes that the weights take, a tied head counted once."""
         return self.weights.nbytes
 
-    def new_kv(self, num_blocks: int, block_size: int) -> Any:
-        """An empty cache of `num_blocks` blocks of `block_size` tokens (`KVStorage`)."""
-        return self._path.new_kv(num_blocks, block_size)
+    def new_kv(self, num_blocks: int, block_size: int, dtype: str | torch.dtype | None = None) -> KVStorage:
+        """An empty cache of `num_blocks` blocks of `block_size` tokens.
+
+        Args:
+            dtype: float32, float16 or bfloat16, by name or torch's. None takes the model's own, and on the fast path
+                float32. A narrower one holds more tokens; arithmetic stays as wide as it is.
+
+        Raises:
+            UnderloadError: no block, or blocks of no token, or an unsupported dtype.
+        """
+        return self._path.new_kv(num_blocks, block_size, None if dtype is None else choose_dtype(dtype, self.device))
 
     def forward(self, batch: Batch, kv: Any) -> Tensor:
         """Compute one batch and write its keys and values into `kv`.

@@ -16,7 +16,8 @@ from underload.decoder.fast.tile import LANES
 from underload.decoder.weights import LayerWeights, Weights
 from underload.shapes import ModelShape
 
-_BITS = {torch.float32: torch.float32, torch.float16: torch.int16, torch.bfloat16: torch.uint16}
+# What NumPy, which knows no bfloat16, holds a number of each dtype in.
+BITS = {torch.float32: torch.float32, torch.float16: torch.int16, torch.bfloat16: torch.uint16}
 
 
 def wide(n: int) -> int:
@@ -26,7 +27,7 @@ def wide(n: int) -> int:
 
 def as_numpy(tensor: Tensor) -> np.ndarray:
     """The tensor's values (float32) or bits (float16 as int16, bfloat16 as uint16), flat, without a copy."""
-    return tensor.detach().contiguous().view(_BITS[tensor.dtype]).numpy().reshape(-1)
+    return tensor.detach().contiguous().view(BITS[tensor.dtype]).numpy().reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def pack(shape: ModelShape, weights: Weights) -> Packed:
 
 
 def _numpy_bits(tensor: Tensor) -> np.dtype:
-    return torch.empty(0, dtype=_BITS[tensor.dtype]).numpy().dtype
+    return torch.empty(0, dtype=BITS[tensor.dtype]).numpy().dtype
 
 
 def _put(matrix: Tensor, wide_in: int, out: Tensor, at: int, rows: int | None = None) -> int:

@@ -84,9 +84,9 @@ class FastPath:
         }.items():
             self._size[field] = value
 
-    def new_kv(self, num_blocks: int, block_size: int) -> FastKV:
-        """An empty cache, float32."""
-        return FastKV(self.shape, num_blocks, block_size)
+    def new_kv(self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None) -> FastKV:
+        """An empty cache; float32 when `dtype` is None."""
+        return FastKV(self.shape, num_blocks, block_size, dtype=dtype or torch.float32)
 
     def forward(self, batch: Batch, kv: FastKV) -> Tensor:
         """Compute the batch, write its keys and values into `kv`; float32 logits [len(batch.logit_rows), vocab].
