@@ -1,0 +1,15 @@
+"""Blocks of KV cache as numbers: who holds which, what can be shared, what to do when they run out. No tensors.
+
+BlockChain      names a sequence's blocks by their content
+BlockPool       gives blocks as a sequence grows, shares equal ones, keeps them after use
+ReservingPool   the baseline: one contiguous run for each sequence, as long as it may become
+HostPool        blocks on the host, for sequences that were put aside
+waste           what a pool's memory is used for
+"""
+
+from underload.cache.chain import BlockChain, block_digest
+from underload.cache.counters import PoolCounters
+from underload.cache.host import HostPool
+from underload.cache.pool import BlockPool, BlockState
+
+__all__ = ["BlockChain", "BlockPool", "BlockState", "HostPool", "PoolCounters", "block_digest"]
