@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from underload.decoder import Batch, Model, ReservedRows, Weights
+from underload.decoder import Batch, Model, Weights
 from underload.decoder.rope import cos_sin, inverse_frequencies, rotate
 from underload.request import BlockTable, Sequence, UnderloadError
 from underload.shapes import ModelShape, RopeScaling
@@ -56,16 +56,6 @@ def test_slots_follow_the_block_tables(data):
 def test_a_batch_refuses_what_it_cannot_place(new, table):
     with pytest.raises(UnderloadError):
         Batch.of([(sequence([1, 2, 3], 0, table), new)])
-
-
-def test_reserved_rows_are_handed_out_once_and_come_back():
-    rows = ReservedRows(2, 10)
-    first, second = rows.reserve(), rows.reserve()
-    assert first.blocks != second.blocks
-    with pytest.raises(UnderloadError, match="release one"):
-        rows.reserve()
-    rows.release(first)
-    assert rows.reserve().capacity == 10 and first.capacity == 0
 
 
 def test_rotation_depends_on_the_distance_of_two_positions_only():

@@ -11,7 +11,7 @@ Importing this package needs torch, numpy and safetensors; numba, gguf, tokenize
 
 from underload.decoder.batch import Batch
 from underload.decoder.generate import Completion, Run, generate
-from underload.decoder.kv import HostKV, KVStorage, ReservedRows
+from underload.decoder.kv import HostKV, KVStorage
 from underload.decoder.load import load_model
 from underload.decoder.measure import Ceilings, ceilings, decode_steps, machine, prefill_steps, step_record
 from underload.decoder.memory import blocks_for_memory
@@ -28,7 +28,6 @@ __all__ = [
     "LayerWeights",
     "LinearWeights",
     "Model",
-    "ReservedRows",
     "Run",
     "Weights",
     "blocks_for_memory",

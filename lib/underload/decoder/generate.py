@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
+from underload.cache import BlockPool
 from underload.decoder.batch import Batch
-from underload.decoder.detokenize import Detokenizer
-from underload.decoder.kv import ReservedRows
+from underload.decoder.continuation import Continuation, check_request, draw
+from underload.decoder.kv import KVStorage
 from underload.decoder.load import free_memory
 from underload.decoder.measure import step_record
 from underload.decoder.model import Model
-from underload.decoder.sampling import BadLogits, Draw, SamplingState, sample, validate
+from underload.decoder.sampling import BadLogits, Draw
 from underload.request import (
     Clock,
     FinishReason,
@@ -134,15 +135,14 @@ def _is_id(item: object) -> bool:
 
 @dataclass
 class _Job:
-    """One sequence on its way, with what chooses its tokens and what turns them into text."""
+    """One sequence on its way, with what chooses its tokens and turns them into text."""
 
     request: Request
     sequence: Sequence
-    state: SamplingState
+    continuation: Continuation
     timeline: Timeline
     prompt_index: int
     limit: int  # tokens, prompt included
-    detokenizer: Detokenizer | None
     text: str = ""
     draws: list[Draw] = field(default_factory=list)
     error: str | None = None
@@ -184,40 +184,24 @@ class _Jobs:
         except InvalidRequest as error:
             raise InvalidRequest(f"prompt {index}: {error}") from error
         timeline.queued = self.clock.now()
-        eos = self.model.shape.eos_token_ids if tokenizer is None else tokenizer.eos_token_ids
-        seed = None
-        for sequence in request.sequences:
-            state = SamplingState(params, sequence, eos_token_ids=eos, seed=seed, name=str(index))
-            seed = state.seed  # samples of one request share a seed and differ by their index
-            detokenizer = (
-                None
-                if tokenizer is None
-                else Detokenizer(tokenizer, params.stop, min_tokens=params.min_tokens, continues=True)
-            )
+        for sequence, continuation in zip(request.sequences, Continuation.of(self.model, request), strict=True):
             own = timeline if sequence.index == 0 else replace(timeline, token_times=[])
             limit = min(len(ids) + params.max_tokens, self.max_context)
-            self.jobs.append(_Job(request, sequence, state, own, index, limit, detokenizer))
+            self.jobs.append(_Job(request, sequence, continuation, own, index, limit))
 
     def _check(self, ids: list[int], params: SamplingParams) -> None:
-        vocab = self.model.shape.vocab_size
-        if outside := [token for token in ids if not 0 <= token < vocab]:
-            raise InvalidRequest(f"token id {outside[0]} is outside the vocabulary of {vocab} (0 to {vocab - 1})")
+        check_request(self.model, ids, params)
         if len(ids) >= self.max_context:
             raise InvalidRequest(
                 f"the prompt has {len(ids)} tokens and the context holds {self.max_context}, which leaves no room for "
                 "an answer: shorten the prompt"
                 + ("" if self.max_context == self.model.shape.max_positions else ", or raise max_context")
             )
-        if params.stop and self.model.tokenizer is None:
-            raise InvalidRequest(
-                f"{self.model.shape.name} has no tokenizer, so stop strings cannot be seen; use stop_token_ids"
-            )
-        validate(params, vocab)
         self._check_memory(len(self.jobs) + params.n, min(len(ids) + params.max_tokens, self.max_context))
 
     def _check_memory(self, rows: int, row_tokens: int) -> None:
         """Refuses a cache that cannot fit: every sample reserves a whole row, and running out ends the process."""
-        each = row_tokens * self.model.shape.kv_bytes_per_token(self.model.dtype.itemsize)
+        each = row_tokens * self.model.kv_bytes_per_token()
         free = free_memory(self.model.device)
         if free is not None and rows * each > free:
             raise InvalidRequest(
@@ -231,9 +215,10 @@ class _Jobs:
         row_tokens = max(job.limit for job in self.jobs)
         self._check_memory(len(self.jobs), row_tokens)
         kv = self.model.new_kv(len(self.jobs), row_tokens)
-        rows = ReservedRows(len(self.jobs), row_tokens)
+        # One block a sequence, as long as the longest may become: a contiguous cache is the coarsest of paged ones.
+        pool = BlockPool(len(self.jobs), row_tokens, prefix_caching=False)
         for job in self.jobs:
-            job.sequence.table = rows.reserve()
+            job.sequence.table = pool.allocate(None, row_tokens)
         with _bar(self.progress, sum(job.limit - job.sequence.prompt_len for job in self.jobs)) as bar:
             for job in self.jobs:
                 if job.sequence.index == 0:
@@ -242,7 +227,7 @@ class _Jobs:
                 self._step(running, kv, bar, prefill=False)
         return Run([self._completion(job) for job in self.jobs], self.steps)
 
-    def _prefill(self, job: _Job, kv: Any, bar: Any) -> None:
+    def _prefill(self, job: _Job, kv: KVStorage, bar: Any) -> None:
         """Run a prompt once; its last row yields the first token of every sample, and each gets a copy of its cache."""
         samples = [other for other in self.jobs if other.request is job.request]
         self._step([job], kv, bar, prefill=True, samples=samples)
@@ -251,62 +236,47 @@ class _Jobs:
             kv.copy_blocks([(job.sequence.table.blocks[0], other.sequence.table.blocks[0])])
             other.sequence.num_computed = job.sequence.num_computed
 
-    def _step(self, jobs: list[_Job], kv: Any, bar: Any, *, prefill: bool, samples: list[_Job] | None = None) -> None:
+    def _step(
+        self, jobs: list[_Job], kv: KVStorage, bar: Any, *, prefill: bool, samples: list[_Job] | None = None
+    ) -> None:
         start = self.clock.now()
         batch = Batch.of([(job.sequence, len(job.sequence.tokens) - job.sequence.num_computed) for job in jobs])
         drawn_for = samples or jobs
         for job in samples or ():
             job.timeline.scheduled = start
-        draws = self._draw(batch, kv, [job.state for job in drawn_for])
+        rows = range(len(jobs)) if samples is None else [0] * len(samples)  # samples of a prompt draw from one row
+        draws = draw(self.model, batch, kv, [job.continuation.state for job in drawn_for], rows)
         for job in jobs:
             job.sequence.num_computed = job.sequence.num_scheduled = len(job.sequence.tokens)
         duration = self.clock.now() - start
         self.steps.append(
-            step_record(self.model, batch, start, duration, prefill_tokens=batch.num_tokens if prefill else 0)
+            step_record(self.model, kv, batch, start, duration, prefill_tokens=batch.num_tokens if prefill else 0)
         )
-        for job, draw in zip(drawn_for, draws, strict=True):
-            self._take(job, draw)
+        for job, drawn in zip(drawn_for, draws, strict=True):
+            self._take(job, drawn)
             bar.update(1)
 
-    def _draw(self, batch: Batch, kv: Any, states: list[SamplingState]) -> list[Draw | BadLogits]:
-        """Compute the batch and choose; with one row of logits for several states, each draws from that row."""
-        if all(state.takes_argmax for state in states):
-            ids = self.model.greedy(batch, kv)  # on the fast path the logits are never written out
-            if min(ids) >= 0:
-                return [Draw(token_id) for token_id in (ids * len(states) if len(ids) == 1 else ids)]
-            # A broken row. Computing the batch again changes nothing, and its logits say what is wrong.
-        logits = self.model.forward(batch, kv)
-        return sample(logits.expand(len(states), -1) if len(logits) == 1 else logits, states)
-
-    def _take(self, job: _Job, draw: Draw | BadLogits) -> None:
+    def _take(self, job: _Job, drawn: Draw | BadLogits) -> None:
         """Append one token, see whether it ends the text, hand out what is safe to show."""
         sequence = job.sequence
-        if isinstance(draw, BadLogits):
-            job.error = str(draw)
+        if isinstance(drawn, BadLogits):
+            job.error = str(drawn)
             sequence.finish_reason = FinishReason.ERROR
             job.timeline.finished = self.clock.now()
             return
-        ends = job.state.ends(draw.token_id)
-        sequence.tokens.append(draw.token_id)
-        job.draws.append(draw)
         start = self.clock.now()
-        delta = ""
-        if job.detokenizer is not None:
-            delta = "" if ends else job.detokenizer.push(draw.token_id)
-            if job.detokenizer.stopped_by is not None:
-                ends = True
-        if ends:
-            sequence.finish_reason = FinishReason.STOP
-        elif len(sequence.tokens) >= job.limit:
-            sequence.finish_reason = FinishReason.LENGTH
-        if sequence.finished and job.detokenizer is not None:
-            delta += job.detokenizer.finish()
-        job.text += delta
+        last = len(sequence.tokens) + 1 >= job.limit
+        delta, ends = job.continuation.say(drawn.token_id, last=last)
         now = self.clock.now()
+        sequence.tokens.append(drawn.token_id)
+        job.draws.append(drawn)
+        job.text += delta
+        if ends or last:
+            sequence.finish_reason = FinishReason.STOP if ends else FinishReason.LENGTH
         job.timeline.detokenize_seconds += now - start
         job.timeline.token_times.append(now)
         if self.on_token is not None:
-            self.on_token(self.jobs.index(job), delta, draw.token_id, job.timeline)
+            self.on_token(self.jobs.index(job), delta, drawn.token_id, job.timeline)
         if sequence.finished:
             job.timeline.finished = self.clock.now()
             job.timeline.finish_reason = str(sequence.finish_reason)

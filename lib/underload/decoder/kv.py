@@ -221,28 +221,3 @@ def _independent(pairs: Pairs) -> Iterator[tuple[list[int], list[int]]]:
         written.add(destination)
     if sources:
         yield sources, destinations
-
-
-class ReservedRows:
-    """Hands out the blocks of a contiguous cache, one whole row a sequence: the baseline that paging is held to."""
-
-    def __init__(self, num_rows: int, row_tokens: int) -> None:
-        self.row_tokens = row_tokens
-        self._free = list(range(num_rows - 1, -1, -1))
-
-    def reserve(self) -> BlockTable:
-        """A row of its own for a sequence.
-
-        Raises:
-            UnderloadError: all rows are taken.
-        """
-        if not self._free:
-            raise UnderloadError(
-                "every reserved row of the cache is taken; release one first, or make the cache with more rows"
-            )
-        return BlockTable(self.row_tokens, [self._free.pop()])
-
-    def release(self, table: BlockTable) -> None:
-        """Give the row back; `table` is empty afterwards."""
-        self._free += table.blocks
-        table.blocks.clear()

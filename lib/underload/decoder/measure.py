@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from underload.decoder.batch import Batch
+from underload.decoder.kv import KVStorage
 from underload.decoder.load import free_memory
 from underload.decoder.model import Model
 from underload.request import BlockTable, Sequence, StepRecord, UnderloadError
-from underload.shapes import shape, step_cost
+from underload.shapes import StepCost, shape, step_cost
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,8 @@ def _repeat(model: Model, batch_size: int, context: int, *, computed: int, runs:
             f"need a batch of at least 1 and a context of 1 to {model.shape.max_positions} ({model.shape.name}), "
             f"got {batch_size} and {context}"
         )
-    needed, free = (
-        batch_size * context * model.shape.kv_bytes_per_token(model.dtype.itemsize),
-        free_memory(model.device),
-    )
+    needed = batch_size * context * model.kv_bytes_per_token()
+    free = free_memory(model.device)
     if free is not None and needed > free:
         raise UnderloadError(
             f"a batch of {batch_size:,} with {context:,} tokens each needs {needed / 1e9:,.1f} GB of cache, and "
@@ -168,31 +167,41 @@ def _repeat(model: Model, batch_size: int, context: int, *, computed: int, runs:
         start = time.perf_counter()
         model.forward(batch, kv).argmax(-1).tolist()  # tolist: the ids are on the host, as a server needs them
         prefill = batch.num_tokens if computed == 0 else 0
-        record = step_record(model, batch, start, time.perf_counter() - start, prefill_tokens=prefill)
+        record = step_record(model, kv, batch, start, time.perf_counter() - start, prefill_tokens=prefill)
         if run >= warmup:
             records.append(record)
     return records
 
 
-def step_record(model: Model, batch: Batch, start: float, duration: float, *, prefill_tokens: int) -> StepRecord:
+def step_record(
+    model: Model, kv: KVStorage, batch: Batch, start: float, duration: float, *, prefill_tokens: int
+) -> StepRecord:
     """The record of one step, with the bytes and FLOPs that its shape demands.
 
     Args:
         start, duration: seconds.
         prefill_tokens: how many of the batch's tokens were prompt; the others are decode.
     """
-    query_lens, context_lens = batch.query_lens.tolist(), batch.context_lens.tolist()
-    width = model.weights.embed.element_size()
-    cost = step_cost(
-        model.shape, query_lens, context_lens, logit_rows=len(batch.logit_rows), weight_bytes=width, kv_bytes=width
-    )
+    cost = batch_cost(model, kv, batch)
     return StepRecord(
         start=start,
         duration=duration,
         batch_size=batch.num_sequences,
         prefill_tokens=prefill_tokens,
         decode_tokens=batch.num_tokens - prefill_tokens,
-        context_tokens=sum(context_lens),
+        context_tokens=int(batch.context_lens.sum()),
         bytes_read=cost.bytes,
         flops=cost.flops,
+    )
+
+
+def batch_cost(model: Model, kv: KVStorage, batch: Batch) -> StepCost:
+    """What computing a batch must move and do, by the model's shape and by what weights and cache are stored in."""
+    return step_cost(
+        model.shape,
+        batch.query_lens.tolist(),
+        batch.context_lens.tolist(),
+        logit_rows=len(batch.logit_rows),
+        weight_bytes=model.dtype.itemsize,
+        kv_bytes=kv.dtype.itemsize,
     )

@@ -41,7 +41,7 @@ def blocks_for_memory(
     Raises:
         UnderloadError: not even one block fits, with both sizes; or a device that does not say what it has free.
     """
-    each = model.new_kv(1, block_size, dtype).nbytes
+    each = model.kv_bytes_per_token(dtype) * block_size
     if bytes is not None:
         budget, source = float(bytes), "the budget given"
     elif model.device.type == "cuda":

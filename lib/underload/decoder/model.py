@@ -96,6 +96,10 @@ class Model:
         """
         return self._path.new_kv(num_blocks, block_size, None if dtype is None else choose_dtype(dtype, self.device))
 
+    def kv_bytes_per_token(self, dtype: str | torch.dtype | None = None) -> int:
+        """Memory that one token takes in a cache of `new_kv(..., dtype=dtype)`, in bytes, padding included."""
+        return self.new_kv(1, 1, dtype).nbytes
+
     def forward(self, batch: Batch, kv: Any) -> Tensor:
         """Compute one batch and write its keys and values into `kv`.
 
