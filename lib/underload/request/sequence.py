@@ -50,7 +50,7 @@ class BlockTable:
         return len(self.blocks) * self.block_size
 
 
-@dataclass
+@dataclass(eq=False)
 class Sequence:
     """One sample of a request as it grows.
 
@@ -80,6 +80,7 @@ class Sequence:
     host_blocks: list[int] = field(default_factory=list)
     host_tokens: int = 0
     preemptions: int = 0
+    last_plan: int = -1  # number of the plan that it was part of last
 
     @property
     def output_ids(self) -> list[int]:
@@ -90,7 +91,7 @@ class Sequence:
         return self.finish_reason is not None
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """What a client asked, with the sequences (n samples) that answer it.
 

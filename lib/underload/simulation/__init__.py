@@ -9,6 +9,8 @@
     simulate      simulate: one station, one load, one call
     run           Run: what happened to every customer, in the words of `queueing.Measures`
     little        Little's law on a window, ends and all
+    step_time     LinearStepTime, RooflineStepTime: how long a plan of the serving engine takes
+    modelled      CostModelExecutor: runs the engine's plans on a virtual clock
     replications  replicate, compare: independent runs; alternatives on the same random numbers
 
 Two ways in. `simulate(arrivals=Poisson(0.9), service=Exponential(1), horizon=100_000)` is one station from end to end.
@@ -34,23 +36,29 @@ from underload.simulation.events import Event, EventQueue
 from underload.simulation.fast import fcfs
 from underload.simulation.line import DISCIPLINES
 from underload.simulation.little import Little, little, number_inside
+from underload.simulation.modelled import CostModelExecutor
 from underload.simulation.replications import Comparison, Replications, compare, replicate
 from underload.simulation.run import Run
 from underload.simulation.simulate import simulate
 from underload.simulation.station import ServerStation, SharedStation, Station, station
+from underload.simulation.step_time import LinearStepTime, RooflineStepTime, StepTime
 from underload.simulation.visit import Visit, VisitState
 
 __all__ = [
     "DISCIPLINES",
     "Comparison",
+    "CostModelExecutor",
     "Event",
     "EventQueue",
+    "LinearStepTime",
     "Little",
     "Replications",
+    "RooflineStepTime",
     "Run",
     "ServerStation",
     "SharedStation",
     "Station",
+    "StepTime",
     "Visit",
     "VisitState",
     "compare",

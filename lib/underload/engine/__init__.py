@@ -1,0 +1,13 @@
+"""The one loop: ask the scheduler, run the plan, commit what came of it.
+
+    Engine      requests in, tokens out, a record of every step
+    Executor    what runs a plan: the real decoder (`decoder.DecoderExecutor`), or a model of its cost
+                (`simulation.CostModelExecutor`) on a virtual clock
+
+Serving and simulating are this loop, object for object. Only the executor and the clock differ.
+"""
+
+from underload.engine.engine import Engine
+from underload.engine.executor import Executor
+
+__all__ = ["Engine", "Executor"]

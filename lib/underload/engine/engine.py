@@ -1,0 +1,148 @@
+"""Requests in, tokens out: the loop over scheduler, executor and clock."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from underload.engine.executor import Executor
+from underload.request import Clock, InvalidRequest, Request, StepRecord, UnderloadError, WallClock
+from underload.scheduling import Idle, Plan, Scheduler, StepResult
+
+# Called after every step that was committed: the plan, what came of it, and its record.
+OnStep = Callable[[Plan, StepResult, StepRecord], None]
+
+
+class Engine:
+    """One scheduler, one executor, one clock.
+
+    Args:
+        scheduler: decides; the engine alone calls it.
+        executor: computes.
+        clock: the wall, or a virtual clock that moves by the durations which the executor states.
+        on_step: sees every committed step, on this thread; what it raises ends the run, after the step.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, clock: Clock | None = None, *, on_step: OnStep | None = None
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.clock = clock or WallClock()
+        self.on_step = on_step
+        self.steps: list[StepRecord] = []
+        self.finished: list[Request] = []
+        self.aborted = 0  # steps that failed
+        self._coming: dict[str, Request] = {}  # not yet arrived, by id
+        self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled
+        self._numbers = count()
+
+    def add(self, request: Request) -> None:
+        """Take a request; it joins the queue when the clock reaches its `timeline.arrival`.
+
+        Raises:
+            InvalidRequest: it could never be served, or its id is in use.
+        """
+        name, timeline = request.request_id, request.timeline
+        if name in self._coming:
+            raise InvalidRequest(f"request id {name!r} is in use; wait for it to finish, or choose another")
+        self.scheduler.check(request)
+        if timeline.sent is None:
+            timeline.sent = timeline.arrival
+        if timeline.arrival > self.clock.now():
+            self._coming[name] = request
+            heapq.heappush(self._arrivals, (timeline.arrival, next(self._numbers), name))
+        else:
+            self._queue(request)
+
+    def cancel(self, request_id: str) -> bool:
+        """Let a request go; whether there was one. Its blocks are free after at most one more step."""
+        if (coming := self._coming.pop(request_id, None)) is not None:
+            self.scheduler.add(coming)
+        return self.scheduler.cancel(request_id)
+
+    def run(self) -> list[Request]:
+        """Step until every request is finished; those that finished meanwhile, in that order."""
+        before = len(self.finished)
+        while self.step():
+            pass
+        return self.finished[before:]
+
+    def step(self) -> bool:
+        """One turn of the loop: one plan, or waiting for the next arrival. False when nothing is left to do.
+
+        Raises:
+            UnderloadError: requests are live, and neither a plan nor an arrival can move them: a fault of this library.
+        """
+        while (arrival := self._next_arrival()) is not None and arrival <= self.clock.now():
+            self._queue(self._coming.pop(heapq.heappop(self._arrivals)[2]))
+        start = self.clock.now()
+        plan = self.scheduler.schedule(start)
+        self._take_finished()
+        if isinstance(plan, Idle):
+            return self._pause(plan)
+        try:
+            result = self.executor.execute(plan)
+        except BaseException as error:
+            self.aborted += 1
+            self.scheduler.abort(plan, error, self.clock.now())
+            self._take_finished()
+            if not isinstance(error, Exception):  # Ctrl-C ends the run; what it was doing can be done again
+                raise
+            return True
+        if result.duration is not None:
+            self.clock.wait(start + result.duration)
+        now = self.clock.now()
+        self.scheduler.commit(plan, result, now)
+        record = self._record(plan, result, start, now - start)
+        self.steps.append(record)
+        if self.on_step is not None:
+            self.on_step(plan, result, record)
+        self._take_finished()
+        return True
+
+    def _queue(self, request: Request) -> None:
+        request.timeline.queued = self.clock.now()
+        self.scheduler.add(request)
+
+    def _take_finished(self) -> None:
+        for request in self.scheduler.take_finished():
+            self.executor.release(request)
+            self.finished.append(request)
+
+    def _next_arrival(self) -> float | None:
+        while self._arrivals and self._arrivals[0][2] not in self._coming:
+            heapq.heappop(self._arrivals)
+        return self._arrivals[0][0] if self._arrivals else None
+
+    def _pause(self, idle: Idle) -> bool:
+        instants = [until for until in (idle.until, self._next_arrival()) if until is not None]
+        if instants:
+            self.clock.wait(min(instants))
+            return True
+        if not self.scheduler.idle:
+            raise UnderloadError(
+                f"{len(self.scheduler.requests)} requests are live and nothing can be scheduled; "
+                "please report this with the pool's and scheduler's settings"
+            )
+        return False
+
+    def _record(self, plan: Plan, result: StepResult, start: float, duration: float) -> StepRecord:
+        pool = self.scheduler.pool
+        decodes = sum(work.decodes for work in plan.work)
+        return StepRecord(
+            start=start,
+            duration=duration,
+            batch_size=len(plan.work),
+            prefill_tokens=plan.num_tokens - decodes,
+            decode_tokens=decodes,
+            padding_tokens=plan.padding_tokens,
+            context_tokens=sum(work.stop for work in plan.work),
+            blocks_used=pool.num_used,
+            blocks_free=pool.num_free,
+            blocks_cached=pool.num_cached,
+            queue_length=plan.queue_length,
+            bytes_read=result.bytes_read,
+            flops=result.flops,
+        )

@@ -1,0 +1,23 @@
+"""What the loop needs of whatever computes."""
+
+from typing import Protocol
+
+from underload.request import Request
+from underload.scheduling import Plan, StepResult
+
+
+class Executor(Protocol):
+    """Runs plans, one at a time, in the order in which they were made."""
+
+    def execute(self, plan: Plan) -> StepResult:
+        """Do what the plan says, in the order that `Plan` states.
+
+        Reads the sequences of the plan and changes none of them. What it raises ends the step, not the engine: the plan
+        is aborted, and its sequences come again in a later one. So nothing that it keeps for a sequence may have
+        advanced by then.
+        """
+        ...
+
+    def release(self, request: Request) -> None:
+        """The request is finished: forget what was kept for it. Called once, also for one that never ran."""
+        ...

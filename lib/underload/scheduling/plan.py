@@ -1,0 +1,97 @@
+"""What passes between a scheduler and an executor: a plan, and what came of it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from underload.request import FinishReason, Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """Compute `sequence.tokens[start:stop]`, their keys and values into the sequence's blocks.
+
+    samples: tokens to draw from the last one's logits. 0 while more of the prompt is to come; n where a prompt of n
+    samples ends; 1 otherwise.
+    """
+
+    sequence: Sequence
+    start: int
+    stop: int
+    samples: int = 1
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is the one token that the sequence drew last."""
+        return self.start >= self.sequence.prompt_len and self.stop == self.start + 1
+
+
+@dataclass(eq=False)
+class Plan:
+    """One step, as data. Its block tables are those of the sequences: valid until the plan is committed or aborted.
+
+    An executor does four things in this order, so that a block may leave for the host and be filled again in one step:
+
+        swap_out   device block -> host block
+        copies     device block -> device block: a shared block that is about to be written
+        swap_in    host block -> device block
+        work       in this order; a later one may read blocks that an earlier one fills
+    """
+
+    number: int
+    work: list[Work] = field(default_factory=list)
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    padding_tokens: int = 0  # computed and thrown away, where a policy wastes them
+    queue_length: int = 0  # sequences still waiting
+
+    # What undoing it takes.
+    admitted: list[Sequence] = field(default_factory=list, repr=False)
+    copied: list[Sequence] = field(default_factory=list, repr=False)
+    left: list[Sequence] = field(default_factory=list, repr=False)  # preempted to the host
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(work.stop - work.start for work in self.work)
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Nothing can be computed now, and nothing will change by itself before `until` (s); None: not before a request
+    comes or a plan is committed."""
+
+    until: float | None = None
+
+
+@dataclass(slots=True)
+class Sampled:
+    """One token drawn, whether it ends its sequence, and the text that can be shown now.
+
+    An executor says STOP (only it sees what was said) and ERROR (with a message; the token counts for nothing then);
+    the limits on length are the scheduler's. `draw` carries log-probabilities and the like through to the caller.
+    """
+
+    token_id: int
+    finish_reason: FinishReason | None = None
+    text: str = ""
+    error: str | None = None
+    draw: Any = None
+
+
+@dataclass
+class StepResult:
+    """What came of a plan.
+
+    sampled: for each work of the plan, in order, as many tokens as it has samples.
+    duration: s that the step took, by which a virtual clock moves; None where the clock saw it pass.
+    bytes_read, flops: what the step had to move and do, where the executor knows its model's shape.
+    """
+
+    sampled: list[list[Sampled]]
+    duration: float | None = None
+    bytes_read: float = 0.0
+    flops: float = 0.0

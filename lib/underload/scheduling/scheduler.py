@@ -1,0 +1,462 @@
+"""First come, first served over a pool of blocks, a step at a time.
+
+    waiting    in order of arrival; a preempted sequence keeps its place, so that it goes on before later ones begin
+    running    in order of arrival; each holds its blocks
+    in flight  plans handed out and not yet committed; no sequence in one is preempted, and no block of it is freed
+
+A step's budget of tokens goes to running sequences that need one token, then to prompts that are partly computed, then
+to waiting sequences. So one long prompt never stops the others' tokens; where the budget is smaller than the number of
+running sequences, those go first that have waited longest.
+
+A sequence that needs a block when there is none takes it from the one that arrived last. That one gives up all of its
+blocks: every block is read at every step, so half a sequence is of no use. It comes back by computing its tokens
+again (much of them may still be cached), or by copies that were put aside on the host.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from underload.cache import BlockChain, HostPool
+from underload.request import (
+    FinishReason,
+    InvalidRequest,
+    OutOfBlocks,
+    Request,
+    Sequence,
+    SequenceState,
+    UnderloadError,
+)
+from underload.scheduling.plan import Idle, Plan, Sampled, StepResult, Work
+
+
+class Scheduler:
+    """Requests in, plans out.
+
+    Args:
+        pool: the blocks (`cache.BlockPool`, or `cache.ReservingPool` for the baseline).
+        max_num_seqs: sequences running at once, the n samples of a prompt counted from its admission on.
+        max_num_batched_tokens: tokens in one step; a longer prompt is computed in chunks.
+        max_model_len: tokens of one sequence, prompt and output; None leaves only the pool as the limit.
+        preemption: "recompute", or "swap", which falls back to recompute when the host pool is full.
+        host_pool: blocks on the host for "swap".
+        reserve: for a reserving pool: the tokens to reserve for a request's sequence.
+        max_aborts: failed steps that a request may be part of; with one more it fails itself.
+
+    Raises:
+        UnderloadError: a limit below 1, or a way of preempting that does not exist.
+    """
+
+    def __init__(
+        self,
+        pool: Any,
+        *,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
+        max_model_len: int | None = None,
+        preemption: str = "recompute",
+        host_pool: HostPool | None = None,
+        reserve: Callable[[Request], int] | None = None,
+        max_aborts: int = 3,
+    ) -> None:
+        for name, value in (
+            ("max_num_seqs", max_num_seqs),
+            ("max_num_batched_tokens", max_num_batched_tokens),
+            ("max_model_len", 1 if max_model_len is None else max_model_len),
+        ):
+            if value < 1:
+                raise UnderloadError(f"{name} must be at least 1, got {value}")
+        if preemption not in ("recompute", "swap"):
+            raise UnderloadError(f"preemption must be 'recompute' or 'swap', got {preemption!r}")
+        self.pool = pool
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_model_len = max_model_len
+        self.host_pool = host_pool if preemption == "swap" else None
+        self.max_aborts = max_aborts
+        self._reserve = reserve
+        self.requests: dict[str, Request] = {}  # live, by id
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self._order: dict[Sequence, int] = {}  # of live sequences: their places in the order of arrival
+        self._arrivals = 0
+        self._slots = 0
+        self._cancelled: list[Request] = []
+        self._finished: list[Request] = []
+        self._in_flight: deque[Plan] = deque()
+        self._plans = 0
+
+    # ---- requests come and go ------------------------------------------------------------------------------------
+
+    def check(self, request: Request) -> None:
+        """Refuse what could never be served; changes nothing.
+
+        Raises:
+            InvalidRequest: the id is in use, the prompt leaves no room for a token, the request has more samples than
+                may run, or a sequence of it could outgrow the whole pool. Each names the value and the limit.
+        """
+        name, prompt = request.request_id, len(request.prompt_ids)
+        if name in self.requests:
+            raise InvalidRequest(f"request id {name!r} is in use; wait for it to finish, or choose another")
+        if self.max_model_len is not None and prompt >= self.max_model_len:
+            raise InvalidRequest(
+                f"request {name!r}: a prompt of {prompt} tokens leaves no room for an answer within "
+                f"max_model_len = {self.max_model_len}; shorten it"
+            )
+        if len(request.sequences) > self.max_num_seqs:
+            raise InvalidRequest(
+                f"request {name!r} asks for n = {len(request.sequences)} samples, and at most "
+                f"max_num_seqs = {self.max_num_seqs} sequences run at once; ask for fewer"
+            )
+        # The last token is never fed back, so it needs no place.
+        most = max(self._limit(request) - 1, self._reserve(request) if self._reserve else 0)
+        if most > self.pool.num_blocks * self.pool.block_size:
+            raise InvalidRequest(
+                f"request {name!r} can need {most} tokens of cache (prompt {prompt}, max_tokens "
+                f"{request.params.max_tokens}), and the pool holds {self.pool.num_blocks * self.pool.block_size} "
+                f"({self.pool.num_blocks} blocks of {self.pool.block_size}): lower max_tokens, shorten the prompt, or "
+                "make the pool larger"
+            )
+
+    def add(self, request: Request) -> None:
+        """Put a request at the end of the queue.
+
+        Raises:
+            InvalidRequest: as `check` says; nothing has changed then.
+        """
+        self.check(request)
+        self.requests[request.request_id] = request
+        for sequence in request.sequences:
+            self._order[sequence] = self._arrivals
+            self._arrivals += 1
+        self._wait(request.sequences[0])
+
+    def cancel(self, request_id: str) -> bool:
+        """Mark a request; its blocks come back with the next `schedule` or `commit`. Whether it was live."""
+        request = self.requests.get(request_id)
+        if request is None or request.cancelled:
+            return False
+        request.cancelled = True
+        self._cancelled.append(request)
+        return True
+
+    def take_finished(self) -> list[Request]:
+        """Requests that finished since the last call, in that order: answered, failed or cancelled."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is live."""
+        return not self.requests
+
+    # ---- a plan --------------------------------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> Plan | Idle:
+        """The next step: blocks are taken, but no counter of what is computed moves before `commit`.
+
+        Returns:
+            A plan (with no work but copies to the host, in a rare case), or `Idle`.
+        """
+        self._drop_cancelled(now)
+        plan = Plan(self._plans)
+        budget = self.max_num_batched_tokens
+        preempted = False
+        for sequence in self._turns():
+            if sequence.state is not SequenceState.RUNNING:
+                continue  # it made room for an earlier one, in this very loop
+            count = min(len(sequence.tokens) - sequence.num_scheduled, budget)
+            if count == 0:
+                continue  # all of it is in a plan, or the budget is spent
+            before = len(self.running)
+            made = self._make_room(sequence, sequence.num_scheduled + count, plan)
+            preempted = preempted or len(self.running) < before
+            if made:
+                budget -= count
+                self._take(plan, sequence, count)
+        # Whoever was preempted just now is the first to wait, and would take back what it gave.
+        while budget and self.waiting and not (preempted and plan.work):
+            if not (count := self._admit(self.waiting[0], budget, plan, now)):
+                break
+            budget -= count
+        if not plan.work and not plan.swap_out:
+            return Idle()
+        self._plans += 1
+        plan.queue_length = len(self.waiting)
+        self._in_flight.append(plan)
+        return plan
+
+    def _turns(self) -> list[Sequence]:
+        """Running sequences in the order in which this step serves them."""
+        decoding, prefilling = [], []
+        for sequence in self.running:
+            behind = len(sequence.tokens) - sequence.num_scheduled
+            (decoding if behind <= 1 else prefilling).append(sequence)
+        if len(decoding) > self.max_num_batched_tokens:
+            decoding.sort(key=lambda sequence: sequence.last_plan)
+        return decoding + prefilling
+
+    def _make_room(self, sequence: Sequence, stop: int, plan: Plan) -> bool:
+        """Blocks for the tokens up to `stop`, its own to write; whether there were any left by preempting others."""
+        table = sequence.table
+        assert table is not None
+        while True:
+            try:
+                self.pool.append(table, stop)
+                copies = self.pool.write(table, sequence.num_scheduled, stop)
+            except OutOfBlocks:
+                victim = self._victim()
+                if victim is None or victim is sequence:
+                    self._preempt(sequence, plan)
+                    return False
+                self._preempt(victim, plan)
+                continue
+            if copies:
+                plan.copies += copies
+                plan.copied.append(sequence)
+            return True
+
+    def _take(self, plan: Plan, sequence: Sequence, count: int) -> None:
+        start, stop = sequence.num_scheduled, sequence.num_scheduled + count
+        samples = 0
+        if stop == len(sequence.tokens):
+            samples = _width(sequence)
+        sequence.num_scheduled = stop
+        sequence.last_plan = plan.number
+        self.pool.announce(sequence.table, sequence.chain, stop)
+        plan.work.append(Work(sequence, start, stop, samples))
+
+    def _admit(self, sequence: Sequence, budget: int, plan: Plan, now: float) -> int:
+        """Give the first waiting sequence its blocks and as many tokens as the budget allows; how many, 0 if it must
+        wait. The whole of it must fit now, although a long prompt is computed in several steps."""
+        if self._slots + _width(sequence) > self.max_num_seqs:
+            return 0
+        request = sequence.request
+        assert request is not None
+        reserve = None if self._reserve is None else self._reserve(request)
+        if not self.pool.can_allocate(sequence.chain, len(sequence.tokens), reserve=reserve):
+            return 0
+        table = self.pool.allocate(sequence.chain, len(sequence.tokens), reserve=reserve)
+        cached = table.num_hashed * table.block_size
+        if request.timeline.scheduled is None:
+            request.timeline.scheduled = now
+            request.timeline.cached_tokens = cached
+        done = max(cached, sequence.host_tokens)
+        if sequence.host_tokens > cached:
+            first, last = table.num_hashed, len(sequence.host_blocks)
+            plan.swap_in += zip(sequence.host_blocks[first:last], table.blocks[first:last])
+        sequence.table = table
+        sequence.num_computed = sequence.num_scheduled = done
+        sequence.state = SequenceState.RUNNING
+        self.waiting.pop(0)
+        insort(self.running, sequence, key=self._place)
+        self._slots += _width(sequence)
+        plan.admitted.append(sequence)
+        count = min(len(sequence.tokens) - done, budget)
+        self._take(plan, sequence, count)
+        return count
+
+    # ---- preemption ----------------------------------------------------------------------------------------------
+
+    def _victim(self) -> Sequence | None:
+        """The running sequence that arrived last and is in no plan; None where all are."""
+        for sequence in reversed(self.running):
+            if sequence.num_scheduled == sequence.num_computed:
+                return sequence
+        return None
+
+    def _preempt(self, sequence: Sequence, plan: Plan) -> None:
+        """Take all blocks of a running sequence; it goes back to its place among the waiting."""
+        assert sequence.table is not None
+        if self.host_pool is not None:
+            # blocks:  [0, used) hold keys and values    [used, end) taken for tokens that are not computed yet
+            used = -(-sequence.num_computed // sequence.table.block_size)
+            if used and self.host_pool.num_free >= used:
+                sequence.host_blocks = self.host_pool.allocate(used)
+                sequence.host_tokens = sequence.num_computed
+                plan.swap_out += zip(sequence.table.blocks[:used], sequence.host_blocks)
+                plan.left.append(sequence)
+        sequence.preemptions += 1
+        if sequence.request is not None and sequence.index == 0:
+            sequence.request.timeline.preemptions += 1
+        self._stop(sequence)
+        self._wait(sequence)
+
+    def _stop(self, sequence: Sequence) -> None:
+        """A running sequence gives up its slot and its blocks."""
+        self.running.remove(sequence)
+        self._slots -= _width(sequence)
+        self.pool.free(sequence.table)
+        sequence.table = None
+        sequence.num_computed = sequence.num_scheduled = 0
+
+    def _wait(self, sequence: Sequence) -> None:
+        sequence.state = SequenceState.WAITING
+        if sequence.chain is None:
+            request = sequence.request
+            assert request is not None
+            sequence.chain = BlockChain(
+                sequence.tokens, self.pool.block_size, salt=request.salt, adapter=request.adapter
+            )
+        insort(self.waiting, sequence, key=self._place)
+
+    def _place(self, sequence: Sequence) -> int:
+        return self._order[sequence]
+
+    def _limit(self, request: Request) -> int:
+        """Tokens that a sequence of the request has at most."""
+        limit = len(request.prompt_ids) + request.params.max_tokens
+        return limit if self.max_model_len is None else min(limit, self.max_model_len)
+
+    def _drop_host(self, sequence: Sequence) -> None:
+        if sequence.host_blocks and self.host_pool is not None:
+            self.host_pool.free(sequence.host_blocks)
+        sequence.host_blocks, sequence.host_tokens = [], 0
+
+    # ---- what came of a plan -------------------------------------------------------------------------------------
+
+    def commit(self, plan: Plan, result: StepResult, now: float) -> None:
+        """The plan was executed: counters advance, tokens are appended, samples fork, the finished go.
+
+        Raises:
+            UnderloadError: not the oldest plan in flight, or a result of another form; nothing has changed then.
+        """
+        self._check(plan, result)
+        self._in_flight.popleft()
+        for sequence in plan.admitted:
+            self._drop_host(sequence)
+        for work, sampled in zip(plan.work, result.sampled):
+            sequence = work.sequence
+            sequence.num_computed = work.stop
+            self.pool.publish(sequence.table, sequence.chain, work.stop)
+            if not sampled:
+                continue
+            if len(sampled) > 1:
+                self._fork(sequence, sampled[1:], now)
+            self._append(sequence, sampled[0], now)
+        self._drop_cancelled(now)
+
+    def _check(self, plan: Plan, result: StepResult) -> None:
+        if not self._in_flight or self._in_flight[0] is not plan:
+            raise UnderloadError(f"plan {plan.number} is not the oldest in flight; commit plans once, and in order")
+        got, wanted = [len(sampled) for sampled in result.sampled], [work.samples for work in plan.work]
+        if got != wanted:
+            raise UnderloadError(f"plan {plan.number} wants {wanted} samples for its works, and the result has {got}")
+
+    def _fork(self, first: Sequence, draws: list[Sampled], now: float) -> None:
+        """The other samples of a prompt go on from its blocks. Where these cannot be shared, they compute it again."""
+        request = first.request
+        assert request is not None
+        request.forked = True
+        self._slots -= len(draws)
+        for sequence, sampled in zip(request.sequences[1:], draws):
+            try:
+                sequence.table = self.pool.fork(first.table)
+            except OutOfBlocks:
+                self._wait(sequence)
+            else:
+                sequence.chain = BlockChain(
+                    sequence.tokens, self.pool.block_size, salt=request.salt, adapter=request.adapter
+                )
+                sequence.num_computed = sequence.num_scheduled = first.num_computed
+                sequence.state = SequenceState.RUNNING
+                insort(self.running, sequence, key=self._place)
+                self._slots += 1
+            self._append(sequence, sampled, now)
+
+    def _append(self, sequence: Sequence, sampled: Sampled, now: float) -> None:
+        request = sequence.request
+        assert request is not None
+        if sampled.error is not None:
+            request.error = sampled.error
+            self._finish(sequence, FinishReason.ERROR, now)
+            return
+        sequence.tokens.append(sampled.token_id)
+        if sequence.index == 0:
+            request.timeline.token_times.append(now)
+        if sampled.finish_reason is not None:
+            self._finish(sequence, sampled.finish_reason, now)
+        elif len(sequence.tokens) >= self._limit(request):
+            self._finish(sequence, FinishReason.LENGTH, now)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
+        request = sequence.request
+        assert request is not None
+        if sequence.state is SequenceState.RUNNING:
+            self._stop(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        self._drop_host(sequence)
+        sequence.state = SequenceState.FINISHED
+        sequence.finish_reason = reason
+        del self._order[sequence]
+        if request.finished:
+            request.timeline.finished = now
+            request.timeline.finish_reason = str(request.sequences[0].finish_reason)
+            del self.requests[request.request_id]
+            self._finished.append(request)
+
+    def _drop_cancelled(self, now: float) -> None:
+        """Take out the cancelled that no plan in flight names; the others follow at their commit."""
+        still: list[Request] = []
+        for request in self._cancelled:
+            for sequence in request.sequences:
+                if not sequence.finished and sequence.num_scheduled == sequence.num_computed:
+                    self._finish(sequence, FinishReason.CANCELLED, now)
+            if not request.finished:
+                still.append(request)
+        self._cancelled = still
+
+    def abort(self, plan: Plan, error: BaseException, now: float) -> None:
+        """Executing the plan failed: leave no trace of it, nor of plans made after it.
+
+        What was to be copied may be copied or not, and blocks that another sequence was to fill may be empty: those
+        sequences compute their tokens again. The others try the same step again. A request that was part of more than
+        `max_aborts` failed steps fails, by name.
+
+        Raises:
+            UnderloadError: the plan is not in flight.
+        """
+        if plan not in self._in_flight:
+            raise UnderloadError(f"plan {plan.number} is not in flight: it was committed or aborted before")
+        while self._in_flight:
+            last = self._in_flight.pop()
+            self._undo(last)
+            if last is plan:
+                break
+        for request in dict.fromkeys(work.sequence.request for work in plan.work):
+            assert request is not None
+            request.aborts += 1
+            if request.aborts <= self.max_aborts:
+                continue
+            request.error = f"{request.aborts} steps with it failed; the last: {type(error).__name__}: {error}"
+            for sequence in request.sequences:
+                if not sequence.finished:
+                    self._finish(sequence, FinishReason.ERROR, now)
+        self._drop_cancelled(now)
+
+    def _undo(self, plan: Plan) -> None:
+        for work in plan.work:
+            sequence = work.sequence
+            self.pool.retract(sequence.table, sequence.num_computed)
+            sequence.num_scheduled = sequence.num_computed
+        for sequence in dict.fromkeys([*plan.admitted, *plan.copied]):
+            assert sequence.request is not None
+            if sequence.request.timeline.first_token is None and not sequence.preemptions:
+                sequence.request.timeline.scheduled = None  # it has not begun after all
+            self._stop(sequence)
+            self._drop_host(sequence)
+            self._wait(sequence)
+        for sequence in plan.left:
+            self._drop_host(sequence)
+
+
+def _width(sequence: Sequence) -> int:
+    """Slots that a sequence takes: before its prompt is done, one for each sample that will fork from it."""
+    request = sequence.request
+    if request is None or request.forked or sequence.index:
+        return 1
+    return len(request.sequences)

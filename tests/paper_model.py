@@ -1,0 +1,121 @@
+"""A model on paper, for tests of whatever decides and stores: it computes no attention, and forgets nothing.
+
+The "keys and values" of a token are a fingerprint of it and of all tokens before it, kept in blocks as real ones would
+be. Each token is drawn from the fingerprint at its place. So a block that is shared wrongly, overwritten, lost on the
+way to the host or read before it is filled shows: as a failed comparison in the executor, or as another answer than
+that of the same request alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from underload.request import FinishReason, Request, SamplingParams, Timeline
+from underload.scheduling import Plan, Sampled, StepResult
+
+VOCABULARY = 40
+END = 0
+
+
+class Injected(RuntimeError):
+    """A fault put in on purpose."""
+
+
+def request(
+    name: str, prompt: list[int], max_tokens: int = 8, n: int = 1, arrival: float = 0.0, **more: str
+) -> Request:
+    return Request(name, prompt, SamplingParams(max_tokens=max_tokens, n=n), Timeline(arrival), **more)
+
+
+def fingerprint(tokens: list[int], salt: str = "") -> int:
+    value = hash(tuple(salt.encode()))
+    for token in tokens:
+        value = hash((value, token))
+    return value
+
+
+def drawn(value: int, sample: int) -> int:
+    return hash((value, sample)) % VOCABULARY
+
+
+def alone(prompt: list[int], max_tokens: int, sample: int = 0, salt: str = "") -> list[int]:
+    """What the model says to a prompt when nobody else is there."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + max_tokens:
+        tokens.append(drawn(fingerprint(tokens, salt), sample))
+        if tokens[-1] == END:
+            break
+    return tokens[len(prompt) :]
+
+
+class PaperExecutor:
+    """Runs plans on fingerprints, and compares all that a work reads with what it should be.
+
+    fault: called at each point where something could fail, with the point's name; it may raise.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, host_blocks: int = 0, *, fault: Callable[[str], None] | None = None
+    ) -> None:
+        self.block_size = block_size
+        self.device: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self.host: list[list[int | None]] = [[None] * block_size for _ in range(host_blocks)]
+        self.plans: list[Plan] = []
+        self.released: list[str] = []
+        self.computed = 0
+        self._fault = fault or (lambda point: None)
+
+    def execute(self, plan: Plan) -> StepResult:
+        self._fault("begin")
+        for device, host in plan.swap_out:
+            self.host[host] = list(self.device[device])
+            self._fault("swap out")
+        for source, target in plan.copies:
+            self.device[target] = list(self.device[source])
+            self._fault("copy")
+        for host, device in plan.swap_in:
+            self.device[device] = list(self.host[host])
+            self._fault("swap in")
+        sampled = []
+        for work in plan.work:
+            sequence, owner = work.sequence, work.sequence.request
+            assert owner is not None and sequence.table is not None and work.start < work.stop
+            for position in range(work.start):
+                assert self._slot(sequence.table.slot(position)) == fingerprint(
+                    sequence.tokens[: position + 1], owner.salt
+                ), f"{owner.request_id}/{sequence.index}: position {position} holds another text's keys and values"
+            value = fingerprint(sequence.tokens[: work.start], owner.salt)
+            for position in range(work.start, work.stop):
+                value = hash((value, sequence.tokens[position]))
+                slot = sequence.table.slot(position)
+                self.device[slot // self.block_size][slot % self.block_size] = value
+                self._fault("compute")
+            self.computed += work.stop - work.start
+            tokens = [drawn(value, sequence.index + k) for k in range(work.samples)]
+            sampled.append([Sampled(token, FinishReason.STOP if token == END else None) for token in tokens])
+        self._fault("end")
+        self.plans.append(plan)
+        return StepResult(sampled, duration=1.0)
+
+    def release(self, request: Request) -> None:
+        assert request.request_id not in self.released
+        self.released.append(request.request_id)
+
+    def _slot(self, slot: int) -> int | None:
+        return self.device[slot // self.block_size][slot % self.block_size]
+
+
+class Faults:
+    """Raises with a given chance at each point, by a seeded generator; a failed step may leave anything behind."""
+
+    def __init__(self, chance: float, seed: int, most: int | None = None) -> None:
+        self.chance, self.left = chance, most
+        self.random = random.Random(seed)
+        self.raised: list[str] = []
+
+    def __call__(self, point: str) -> None:
+        if self.left != 0 and self.random.random() < self.chance:
+            self.left = None if self.left is None else self.left - 1
+            self.raised.append(point)
+            raise Injected(point)
