@@ -11,13 +11,13 @@ A block is in exactly one of three places:
 
 A block in use is open, pending or valid:
 
-    open     found by nobody, written by its only holder; a table's last block, as a rule
-    pending  in the index on a promise: a plan that has been made, and not yet carried out, fills it
-    valid    in the index for good; never written again
+    open     found by nobody, and written by its only holder; a sequence's last block, as a rule
+    pending  found on a promise: a plan that has been made, and not yet carried out, fills it
+    valid    filled, and never written again
 
-A pending block has one writer, the table that announced it. When the writer publishes it, it is valid. When the writer
-retracts it or is freed before, the block leaves the index at once, whoever else holds it. Those others keep their
-reference, so that nobody is given the block under their eyes, but what it was to contain will not come: they must be
+A pending block has one writer, the table that announced it. Once that table publishes it, it is valid. If the writer
+retracts it, or is freed before, the block leaves the index at once, whoever else holds it. Those others keep their
+reference, so that nobody is given the block under their eyes, but what it was to contain will not come: they have to be
 freed, and computed again.
 
 Kwon et al., "Efficient Memory Management for LLM Serving with PagedAttention" (SOSP 2023), section 4.
@@ -30,24 +30,9 @@ from dataclasses import dataclass
 
 from underload.cache.chain import BlockChain
 from underload.cache.counters import PoolCounters
+from underload.cache.index import Identity, PrefixIndex
+from underload.cache.tables import Tables, blocks_for, require_within
 from underload.request import BlockTable, OutOfBlocks, UnderloadError
-
-
-class _Block:
-    """What the pool knows of a block. All names are None while it is open or free."""
-
-    __slots__ = ("content", "digest", "generation", "identity", "parent", "ref_count", "writer")
-
-    def __init__(self) -> None:
-        self.ref_count = 0
-        self.generation = 0  # contents it has been named for
-        self.digest: bytes | None = None
-        self.content: bytes | None = None
-        self.parent: tuple[object, ...] | None = (
-            None  # identity of the block before it; of a first one, the chain's root
-        )
-        self.identity: tuple[object, ...] | None = None  # (block, generation) of the first block with this content
-        self.writer: BlockTable | None = None  # of a pending block
 
 
 @dataclass(frozen=True)
@@ -60,19 +45,14 @@ class BlockState:
 
 
 class BlockPool:
-    """Blocks of `block_size` tokens, shared where tokens are the same, kept after use until the room is needed.
+    """Blocks of `block_size` tokens, shared where content is equal, kept after use until their room is needed.
 
-    A digest says where to look, and no more: a hit is confirmed by the block's tokens and by the identity of its
-    parent, which is (block, generation) of the first block that held this content. No pair of these comes twice, so a
-    block that has been given other content since is not taken for what it was.
-
-    With `prefix_caching=False` nothing is looked up, hashed or kept; all else is the same.
-
-    Each call takes time by the blocks it is about, not by those in the pool.
+    With `prefix_caching=False` nothing is hashed, looked up or kept; all else is the same. A call takes time by the
+    blocks it is about, not by those in the pool.
 
     Raises:
-        UnderloadError: no block, or blocks of no token; any call with a table that the pool does not hold, or with
-            a chain of another block size. Nothing has changed then.
+        UnderloadError: no block, or blocks of no token; in any call: a table that the pool does not hold, a chain of
+            another block size, a number of tokens below 1 or beyond the table. Nothing has changed then.
     """
 
     def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool = True) -> None:
@@ -84,12 +64,13 @@ class BlockPool:
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.counters = PoolCounters()
-        self._blocks = [_Block() for _ in range(num_blocks)]
+        self.tables = Tables()
+        self.index = PrefixIndex(num_blocks)
+        self._ref_counts = [0] * num_blocks
+        self._writers: dict[int, BlockTable] = {}  # of pending blocks
         self._free = list(range(num_blocks - 1, -1, -1))
-        # In order of last use, oldest first. A plain dict finds its first key ever more slowly as others go before it.
+        # Longest out of use first. A plain dict would find its first key ever more slowly as others before it go.
         self._cached: OrderedDict[int, None] = OrderedDict()
-        self._index: dict[bytes, int] = {}
-        self._tables: dict[int, BlockTable] = {}  # those handed out and not freed, by id()
 
     @property
     def num_free(self) -> int:
@@ -111,96 +92,95 @@ class BlockPool:
 
     def can_allocate(self, chain: BlockChain | None, tokens: int, *, reserve: int | None = None) -> bool:
         """Whether `allocate` would succeed now. Changes nothing."""
-        if 0 < tokens <= len(self._free) * self.block_size:
+        wanted = blocks_for(tokens, self.block_size)
+        if wanted <= len(self._free):
             return True
         found = self._find(chain, tokens)
-        return self._blocks_for(tokens) - len(found) <= self._room(found)
+        return wanted - len(found) <= self._room(found)
 
     def allocate(self, chain: BlockChain | None, tokens: int, *, reserve: int | None = None) -> BlockTable:
-        """Blocks for the first `tokens` tokens of a sequence: known ones for their longest known prefix, others after.
+        """Blocks for the first `tokens` tokens of a sequence: known ones for its longest known prefix, others after.
 
-        The last of these tokens is never taken from the cache: its logits are what the request came for. So a prompt
-        that is known to its end, and fills its last block, has this one block computed again.
+        The last of these tokens is never taken from the cache: its logits are what the request came for. A prompt that
+        is known to its end, and fills its last block, has that one block computed again.
 
         Args:
-            chain: the sequence's names; None: nothing to find it by.
-            reserve: not used; a paged pool takes blocks when they are needed (see `ReservingPool`).
+            chain: the names of the sequence's blocks; None if they are not to be found.
+            reserve: of no effect here: a paged pool takes blocks when they are needed (see `ReservingPool`).
 
         Returns:
-            A table whose first `num_hashed` blocks are found ones. The pool holds it until `free`.
+            A table whose first `num_hashed` blocks were found. The pool holds it until `free`.
 
         Raises:
             OutOfBlocks: too few free and cached blocks; the pool is as it was.
         """
         found = self._find(chain, tokens)
-        fresh = self._blocks_for(tokens) - len(found)
-        if fresh > self._room(found):
-            raise self._refusal(fresh, self._room(found))
-        # Held before anything is evicted: the oldest cached blocks may be the very ones that were found.
+        hits, fresh = len(found), blocks_for(tokens, self.block_size) - len(found)
+        self._require_room(fresh, self._room(found))
+        # Held before anything is evicted: those longest out of use may be the very ones that were found.
         for number in found:
-            self._hold(number)
+            if not self._ref_counts[number]:
+                del self._cached[number]
+            self._ref_counts[number] += 1
+        found += [self._take() for _ in range(fresh)]
         if chain is not None and self.prefix_caching:
             self.counters.queries += tokens
-            self.counters.hits += len(found) * self.block_size
-        hits = len(found)
-        found.extend(self._take() for _ in range(fresh))
-        return self._register(BlockTable(self.block_size, found, hits))
+            self.counters.hits += hits * self.block_size
+        return self.tables.add(BlockTable(self.block_size, found, hits))
 
     def fork(self, table: BlockTable) -> BlockTable:
-        """Another table on the same blocks. Whoever writes into a shared one first asks `write`."""
-        self._require(table)
+        """Another table on the same blocks. Before writing, either asks `write` for blocks of its own."""
+        self.tables.require(table)
         for number in table.blocks:
-            self._blocks[number].ref_count += 1
-        return self._register(BlockTable(self.block_size, list(table.blocks), table.num_hashed))
+            self._ref_counts[number] += 1
+        return self.tables.add(BlockTable(self.block_size, list(table.blocks), table.num_hashed))
 
     # ---- it grows ------------------------------------------------------------------------------------------------
 
     def can_append(self, table: BlockTable, tokens: int) -> bool:
         """Whether `append` would succeed now. Changes nothing."""
-        return self._blocks_for(tokens) - len(table.blocks) <= self._room()
+        return blocks_for(tokens, self.block_size) - len(table.blocks) <= self._room()
 
     def append(self, table: BlockTable, tokens: int) -> None:
-        """Grow `table` so that it has room for `tokens` tokens in all.
+        """Grow `table` until it has room for `tokens` tokens in all.
 
         Raises:
             OutOfBlocks: too few free and cached blocks; table and pool are as they were.
         """
         if tokens <= len(table.blocks) * self.block_size:
             return
-        self._require(table)
-        more = self._blocks_for(tokens) - len(table.blocks)
-        if more > self._room():
-            raise self._refusal(more, self._room())
-        table.blocks.extend([self._take() for _ in range(more)])
+        self.tables.require(table)
+        more = blocks_for(tokens, self.block_size) - len(table.blocks)
+        self._require_room(more, self._room())
+        table.blocks += [self._take() for _ in range(more)]
 
     def can_write(self, table: BlockTable, start: int, stop: int) -> bool:
         """Whether `write` would find the blocks it needs. Changes nothing."""
         return len(self._shared(table, start, stop)) <= self._room()
 
     def write(self, table: BlockTable, start: int, stop: int) -> list[tuple[int, int]]:
-        """Make the blocks of positions start to stop - 1 private to `table`: those that others hold too are copied.
+        """Make the blocks of positions start to stop - 1 the table's own: those that others hold too are copied.
 
         Returns:
-            The copies owed, source and destination block each. The destination is safe to write once that copy has
-            run; the source stays with its other holders.
+            The copies owed, (source, destination) each. A destination is safe to write once its copy has run; the
+            source stays with its other holders.
 
         Raises:
             OutOfBlocks: no block for a copy; table and pool are as they were.
-            UnderloadError: a position without a block (`append` first), or in a block that is in the index.
+            UnderloadError: a position that has no block yet, or whose block can be found by others.
         """
-        if start + 1 == stop and start < len(table.blocks) * self.block_size:  # decoding, nearly always
-            block = self._blocks[table.blocks[start // self.block_size]]
-            if block.ref_count == 1 and block.identity is None:
+        if start + 1 == stop and start < len(table.blocks) * self.block_size:  # one decoded token: nearly every call
+            number = table.blocks[start // self.block_size]
+            if self._ref_counts[number] == 1 and self.index.names[number] is None:
                 return []
         shared = self._shared(table, start, stop)
-        if len(shared) > self._room():
-            raise self._refusal(len(shared), self._room())
+        self._require_room(len(shared), self._room())
         copies = []
         for place in shared:
-            source = table.blocks[place]
-            self._blocks[source].ref_count -= 1
-            table.blocks[place] = self._take()
-            copies.append((source, table.blocks[place]))
+            source, destination = table.blocks[place], self._take()
+            self._ref_counts[source] -= 1
+            table.blocks[place] = destination
+            copies.append((source, destination))
         self.counters.copies += len(copies)
         return copies
 
@@ -209,7 +189,7 @@ class BlockPool:
     def announce(self, table: BlockTable, chain: BlockChain | None, tokens: int) -> None:
         """A plan fills the first `tokens` tokens: their full blocks are found from now on, as pending ones.
 
-        What the index has already stays as it is: a promise takes nobody's place.
+        What the index has already stays: a promise takes nobody's place.
         """
         if tokens < (table.num_hashed + 1) * self.block_size or chain is None or not self.prefix_caching:
             return
@@ -218,23 +198,21 @@ class BlockPool:
         for number, (digest, content) in zip(table.blocks[first:full], chain.names(first, full)):
             if parent is None:
                 return
-            block = self._blocks[number]
-            holder = self._index.get(digest)
-            if block.identity is not None:  # announced with an earlier plan
-                parent = block.identity
-            elif holder is None:
-                self._name(number, digest, content, parent)
-                block.writer = table
-                parent = block.identity
-            else:
-                known = self._blocks[holder]
-                parent = known.identity if known.content == content and known.parent == parent else None
+            name, entry = self.index.names[number], self.index.entry(digest)
+            if name is None and entry is None:
+                name = self.index.enter(number, digest, content, parent)
+                self._writers[number] = table
+            elif name is None and entry is not None:
+                name = self.index.names[entry]
+                if name is not None and (name.content != content or name.parent != parent):
+                    return
+            parent = None if name is None else name.identity
 
     def publish(self, table: BlockTable, chain: BlockChain | None, tokens: int) -> None:
         """The first `tokens` tokens are computed: their full blocks are valid, and found from now on.
 
-        Content that the index has already stays under the block that had it first, and this block stands for it too:
-        what follows is found through the first. If nobody holds the first, this one takes its place and it is free.
+        Content that can be found already stays where it was first, and this block shares its name, so that what
+        follows is found through the first. If nobody holds the first, this one takes its place and the first is free.
         """
         if tokens < (table.num_hashed + 1) * self.block_size or chain is None or not self.prefix_caching:
             return
@@ -243,34 +221,37 @@ class BlockPool:
         for number, (digest, content) in zip(table.blocks[first:full], chain.names(first, full)):
             if parent is None:
                 return
-            block = self._blocks[number]
-            if block.identity is None:
+            if self.index.names[number] is None:
                 self._publish(number, digest, content, parent)
-            block.writer = None
-            parent = block.identity
+            self._writers.pop(number, None)
+            parent = self._identity(number)
             table.num_hashed += 1
 
     def retract(self, table: BlockTable, tokens: int) -> None:
-        """A plan was aborted: the blocks that `table` announced past the first `tokens` tokens leave the index."""
-        self._require(table)
+        """A plan was aborted: what `table` announced past its first `tokens` tokens is found no more."""
+        self.tables.require(table)
+        require_within(table, 0, tokens)
         for number in table.blocks[tokens // self.block_size :]:
-            if self._blocks[number].writer is table:
-                self._forget(number)
+            self._break_promise(number, table)
 
     # ---- it goes -------------------------------------------------------------------------------------------------
 
     def trim(self, table: BlockTable, tokens: int) -> None:
-        """Give back the blocks past those of the first `tokens` tokens: what was taken for drafts and not kept.
+        """Give back the blocks past those of the first `tokens` tokens: taken for drafts that were not kept.
 
         Raises:
-            UnderloadError: fewer than one token (`free` gives back all), or a block past them is in the index.
+            UnderloadError: a block past them can be found by others; table and pool are as they were.
         """
-        self._require(table)
-        kept = self._blocks_for(tokens)
-        # blocks:  [0, num_hashed) valid   [num_hashed, ...) perhaps pending   [kept, end) open, and given back
+        self.tables.require(table)
+        kept = blocks_for(tokens, self.block_size)
+        # blocks:  [0, num_hashed) valid   [num_hashed, ...) some pending: both must lie before kept
+        #          [kept, end) open, and given back
         for number in table.blocks[kept:]:
-            if self._blocks[number].identity is not None:
-                raise UnderloadError(f"block {number} past {tokens} tokens is in the index; retract it, or keep it")
+            if self.index.names[number] is not None:
+                raise UnderloadError(
+                    f"block {number}, past the table's first {tokens} tokens, can be found by others; keep it, or "
+                    "retract it first"
+                )
         for number in reversed(table.blocks[kept:]):
             self._release(number)
         del table.blocks[kept:]
@@ -278,192 +259,129 @@ class BlockPool:
     def free(self, table: BlockTable) -> None:
         """Give back every block of `table`, last block first, so that a shared prefix outlives its tails.
 
-        The table is empty afterwards.
-
-        Raises:
-            UnderloadError: the pool does not hold this table: it was freed before, or comes from another pool.
+        The table is empty afterwards, and freeing it again is an error that changes nothing.
         """
-        self._require(table)
-        # blocks:  [0, num_hashed)            [num_hashed, ...)                 [..., end)
-        #          valid: kept by digest      pending: its promise is broken    open: nothing to find it by
+        self.tables.require(table)
+        # blocks:  [0, num_hashed)        [num_hashed, ...)              [..., end)
+        #          valid: kept as cached  pending: the promise breaks    open: nothing to find it by, so free
         for number in reversed(table.blocks):
-            if self._blocks[number].writer is table:
-                self._forget(number)
+            self._break_promise(number, table)
             self._release(number)
-        del self._tables[id(table)]
-        table.blocks.clear()
-        table.num_hashed = 0
+        self.tables.remove(table)
 
     # ---- for pictures and tests ----------------------------------------------------------------------------------
 
     def snapshot(self) -> list[BlockState]:
-        """The state of every block, in order of their ids."""
-        free = set(self._free)
-        return [
-            BlockState("free")
-            if number in free
-            else BlockState("used" if block.ref_count else "cached", block.ref_count, block.writer is not None)
-            for number, block in enumerate(self._blocks)
-        ]
+        """The state of every block, in the order of their ids."""
+        states = [BlockState("used", count, number in self._writers) for number, count in enumerate(self._ref_counts)]
+        for place, numbers in (("free", self._free), ("cached", self._cached)):
+            for number in numbers:
+                states[number] = BlockState(place)
+        return states
 
-    def owners(self, number: int) -> list[BlockTable]:
-        """The tables that hold block `number`. Looks through all tables."""
-        return [table for table in self._tables.values() if number in table.blocks]
+    def granted(self, table: BlockTable) -> list[int]:
+        """The blocks that are kept for `table`: here, those it has."""
+        return table.blocks
 
-    @property
-    def tables(self) -> list[BlockTable]:
-        """The tables handed out and not freed."""
-        return list(self._tables.values())
+    def usable(self, blocks: int) -> int:
+        """Blocks that could go to a sequence which wants `blocks` of them: here, whatever is free or cached."""
+        return self._room()
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _find(self, chain: BlockChain | None, tokens: int) -> list[int]:
-        """Blocks of the longest known prefix of the first `tokens` tokens, without the last of these."""
-        if tokens < 1:
-            raise UnderloadError(f"a sequence has at least 1 token, got {tokens}")
-        found: list[int] = []
+        """Blocks of the longest known prefix of the first `tokens` tokens, the last of these left out."""
+        most = blocks_for(tokens, self.block_size) - 1
         if chain is None or not self.prefix_caching:
-            return found
+            return []
         self._require_size(chain)
-        index, blocks = self._index, self._blocks
-        parent: tuple[object, ...] | None = chain.root
-        for digest, content in chain.names(0, min((tokens - 1) // self.block_size, len(chain))):
-            number = index.get(digest)
-            if number is None:
-                break
-            block = blocks[number]
-            if block.content != content or block.parent != parent:
-                break
-            found.append(number)
-            parent = block.identity
-        return found
-
-    def _blocks_for(self, tokens: int) -> int:
-        if tokens < 1:
-            raise UnderloadError(f"a sequence has at least 1 token, got {tokens}")
-        return -(-tokens // self.block_size)
+        return self.index.find(chain, min(most, len(chain)))
 
     def _room(self, found: list[int] | None = None) -> int:
         """Blocks that can be taken, once those found are held."""
         room = len(self._free) + len(self._cached)
-        return room - sum(not self._blocks[number].ref_count for number in found) if found else room
-
-    def _hold(self, number: int) -> None:
-        block = self._blocks[number]
-        if not block.ref_count:
-            del self._cached[number]
-        block.ref_count += 1
+        return room - sum(not self._ref_counts[number] for number in found) if found else room
 
     def _take(self) -> int:
-        """A block for new content: a free one, or the cached one that was out of use for longest."""
+        """A block for new content: a free one, or the cached one that has been out of use for longest."""
         if self._free:
             number = self._free.pop()
         else:
             number, _ = self._cached.popitem(last=False)
-            self._forget(number)
+            self.index.forget(number)
             self.counters.evictions += 1
-        self._blocks[number].ref_count = 1
+        self._ref_counts[number] = 1
         self.counters.allocations += 1
         return number
 
     def _release(self, number: int) -> None:
-        """One holder fewer; without any, the block is kept if it can be found, and otherwise free."""
-        block = self._blocks[number]
-        block.ref_count -= 1
-        if block.ref_count:
+        """One holder fewer. Without any, a block is cached if it can be found, and free if not."""
+        self._ref_counts[number] -= 1
+        if self._ref_counts[number]:
             return
-        # A second block of the same content stands in for the first if that was evicted meanwhile.
-        if block.digest is not None and self._index.setdefault(block.digest, number) == number:
+        if self.index.keeps(number):
             self._cached[number] = None
         else:
-            self._forget(number)
-            self._free.append(number)
+            self._make_free(number)
 
-    def _name(self, number: int, digest: bytes, content: bytes, parent: tuple[object, ...]) -> None:
-        block = self._blocks[number]
-        block.generation += 1
-        block.digest, block.content, block.parent = digest, content, parent
-        block.identity = (number, block.generation)
-        self._index[digest] = number
+    def _make_free(self, number: int) -> None:
+        self.index.forget(number)
+        self._free.append(number)
 
-    def _publish(self, number: int, digest: bytes, content: bytes, parent: tuple[object, ...]) -> None:
-        """Put an open block into the index, which may have an entry under its digest."""
-        holder = self._index.get(digest)
-        if holder is None:
-            return self._name(number, digest, content, parent)
-        block, known = self._blocks[number], self._blocks[holder]
-        if known.content == content and known.parent == parent:
-            block.digest, block.content, block.parent, block.identity = digest, content, parent, known.identity
-            if known.ref_count:
-                return None
-            self._index[digest] = number
+    def _break_promise(self, number: int, writer: BlockTable) -> None:
+        if self._writers.get(number) is writer:
+            del self._writers[number]
+            self.index.forget(number)
+
+    def _publish(self, number: int, digest: bytes, content: bytes, parent: Identity) -> None:
+        """Name an open block whose digest may have an entry."""
+        entry = self.index.entry(digest)
+        known = None if entry is None else self.index.names[entry]
+        if known is not None and known.content == content and known.parent == parent:
+            self.index.names[number] = known
+            if entry is not None and not self._ref_counts[entry]:
+                self.index.point(number)
         else:
-            # Another content under the same digest, or the same after a parent that is gone. The newer is found from
-            # now on; the older was of no use any more, or is as likely to be wanted.
-            self._name(number, digest, content, parent)
-        if not known.ref_count:
-            del self._cached[holder]
-            self._forget(holder)
-            self._free.append(holder)
-        return None
+            # What is under this digest has another content, or a parent that is gone: it would not be found again.
+            self.index.enter(number, digest, content, parent)
+        if entry is not None and not self._ref_counts[entry]:
+            del self._cached[entry]
+            self._make_free(entry)
 
-    def _forget(self, number: int) -> None:
-        """The block's content is found no more."""
-        block = self._blocks[number]
-        if block.digest is not None and self._index.get(block.digest) == number:
-            del self._index[block.digest]
-        block.digest = block.content = block.parent = block.identity = block.writer = None
+    def _identity(self, number: int) -> Identity | None:
+        name = self.index.names[number]
+        return None if name is None else name.identity
 
-    def _parent(self, table: BlockTable, chain: BlockChain, tokens: int) -> tuple[object, ...] | None:
-        """Identity of the last block that the index knows of `table`; None if it has left the index since."""
-        self._require(table)
+    def _parent(self, table: BlockTable, chain: BlockChain, tokens: int) -> Identity | None:
+        """Identity of the table's last hashed block, which what follows is named after; None if it is known no more."""
+        self.tables.require(table)
         self._require_size(chain)
-        if tokens > len(table.blocks) * self.block_size:
-            raise UnderloadError(
-                f"{tokens} tokens do not fit into the table's {len(table.blocks)} blocks of {self.block_size}; "
-                "append first"
-            )
-        if not table.num_hashed:
-            return chain.root
-        return self._blocks[table.blocks[table.num_hashed - 1]].identity
+        require_within(table, 0, tokens)
+        return self._identity(table.blocks[table.num_hashed - 1]) if table.num_hashed else chain.root
 
     def _shared(self, table: BlockTable, start: int, stop: int) -> list[int]:
         """Places in `table` of the blocks of positions start to stop - 1 that others hold too."""
-        self._require(table)
-        if not 0 <= start <= stop <= len(table.blocks) * self.block_size:
-            raise UnderloadError(
-                f"positions {start} to {stop} are not within the table's {len(table.blocks)} blocks of "
-                f"{self.block_size}; append first"
-            )
-        places = range(start // self.block_size, self._blocks_for(stop)) if start < stop else range(0)
+        self.tables.require(table)
+        require_within(table, start, stop)
+        places = range(start // self.block_size, -(-stop // self.block_size)) if start < stop else range(0)
         for place in places:
-            if self._blocks[table.blocks[place]].identity is not None:
+            if self.index.names[table.blocks[place]] is not None:
                 raise UnderloadError(
-                    f"block {table.blocks[place]} at position {place * self.block_size} is in the index and must not "
-                    "be written: others may be reading it; write past it, or retract it first"
+                    f"block {table.blocks[place]}, of positions from {place * self.block_size}, can be found by others "
+                    "and must stay as it is; write past it, or retract it first"
                 )
-        return [place for place in places if self._blocks[table.blocks[place]].ref_count > 1]
-
-    def _register(self, table: BlockTable) -> BlockTable:
-        self._tables[id(table)] = table
-        return table
-
-    def _require(self, table: BlockTable) -> None:
-        if id(table) not in self._tables:
-            raise UnderloadError(
-                f"the pool does not hold this table of {len(table.blocks)} blocks: it was freed before, or comes from "
-                "another pool; a table is freed once, by the pool that made it"
-            )
+        return [place for place in places if self._ref_counts[table.blocks[place]] > 1]
 
     def _require_size(self, chain: BlockChain) -> None:
         if chain.block_size != self.block_size:
             raise UnderloadError(
-                f"a chain of blocks of {chain.block_size} tokens cannot be looked up in a pool of blocks of "
+                f"a chain of blocks of {chain.block_size} tokens means nothing to a pool of blocks of "
                 f"{self.block_size}; make it with the pool's block_size"
             )
 
-    def _refusal(self, wanted: int, room: int) -> OutOfBlocks:
-        return OutOfBlocks(
-            f"{wanted} blocks are wanted, and {room} of the pool's {self.num_blocks} are free or cached; free a "
-            "sequence first, or make the pool larger"
-        )
+    def _require_room(self, wanted: int, room: int) -> None:
+        if wanted > room:
+            raise OutOfBlocks(
+                f"{wanted} blocks are wanted, and {room} of the pool's {self.num_blocks} are free or cached; free a "
+                "sequence first, or make the pool larger"
+            )
