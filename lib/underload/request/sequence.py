@@ -80,7 +80,7 @@ class Sequence:
     host_blocks: list[int] = field(default_factory=list)
     host_tokens: int = 0
     preemptions: int = 0
-    last_plan: int = -1  # number of the plan that it was part of last
+    last_turn: int = -1  # when it was part of a plan last, counted in turns of all sequences
 
     @property
     def output_ids(self) -> list[int]:

@@ -84,6 +84,7 @@ class Scheduler:
         self._order: dict[Sequence, int] = {}  # of live sequences: their places in the order of arrival
         self._arrivals = 0
         self._slots = 0
+        self._turns_taken = 0
         self._cancelled: list[Request] = []
         self._finished: list[Request] = []
         self._in_flight: deque[Plan] = deque()
@@ -191,12 +192,13 @@ class Scheduler:
 
     def _turns(self) -> list[Sequence]:
         """Running sequences in the order in which this step serves them."""
-        decoding, prefilling = [], []
+        decoding: list[Sequence] = []
+        prefilling: list[Sequence] = []
         for sequence in self.running:
             behind = len(sequence.tokens) - sequence.num_scheduled
             (decoding if behind <= 1 else prefilling).append(sequence)
         if len(decoding) > self.max_num_batched_tokens:
-            decoding.sort(key=lambda sequence: sequence.last_plan)
+            decoding.sort(key=lambda sequence: sequence.last_turn)
         return decoding + prefilling
 
     def _make_room(self, sequence: Sequence, stop: int, plan: Plan) -> bool:
@@ -225,7 +227,8 @@ class Scheduler:
         if stop == len(sequence.tokens):
             samples = _width(sequence)
         sequence.num_scheduled = stop
-        sequence.last_plan = plan.number
+        sequence.last_turn = self._turns_taken
+        self._turns_taken += 1
         self.pool.announce(sequence.table, sequence.chain, stop)
         plan.work.append(Work(sequence, start, stop, samples))
 
