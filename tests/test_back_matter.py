@@ -137,10 +137,38 @@ def test_pages_ask_for_names_that_are_there(page: Path, names: list[dict[str, st
     known = {row["key"] for row in names}
     asked = {
         key
-        for keys in re.findall(r"^\s*```\{production-names\}([^\n]*)$", text(page), re.MULTILINE)
+        for keys in re.findall(r"^\s*(?:```|:::)\{production-names\}([^\n]*)$", text(page), re.MULTILINE)
         for key in keys.split()
     }
     assert asked - known == set()
+
+
+def test_a_name_is_printed_in_one_chapter_and_linked_from_the_others() -> None:
+    asked = [
+        (key, page.stem)
+        for page in CHAPTERS.glob("*.md")
+        for keys in re.findall(r"^\s*(?:```|:::)\{production-names\}([^\n]*)$", text(page), re.MULTILINE)
+        for key in keys.split()
+    ]
+    pages: dict[str, list[str]] = {}
+    for key, page in asked:
+        pages.setdefault(key, []).append(page)
+    assert {key: found for key, found in pages.items() if len(found) > 1} == {}
+
+
+# ------------------------------------------------------------------ the book in a row
+
+
+def test_no_sentence_stands_on_two_pages() -> None:
+    found: dict[str, set[str]] = {}
+    for page in PAGES:
+        prose = re.sub(
+            r"^---.*?^---$|```\{code-cell\}.*?^```$|\$\$.*?\$\$", "", text(page), flags=re.DOTALL | re.MULTILINE
+        )
+        for sentence in re.split(r"(?<=[.?!]) |\n", prose):
+            if len(sentence.split()) >= 5 and sentence.strip()[-1:] in ".?!" and "not measured yet" not in sentence:
+                found.setdefault(sentence.strip(), set()).add(page.stem)
+    assert {sentence: sorted(pages) for sentence, pages in found.items() if len(pages) > 1} == {}
 
 
 # ------------------------------------------------------------------ notation

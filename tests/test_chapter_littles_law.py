@@ -61,6 +61,36 @@ def test_answers_of_the_first_page() -> None:
     assert mm1(10.789, 20).sojourn_quantile(99) < 0.5 < mm1(10.795, 20).sojourn_quantile(99)
     faster = mm1(0.85, 1.1).mean_sojourn / mm1(0.85, 1.0).mean_sojourn
     assert faster == pytest.approx(0.6, abs=0.01)
+    text, load = PAGES["littles-law"].read_text("utf-8"), 0.85 / 1.1
+    for said in (
+        f"0.85/1.1 = {load:.2f}, and what is left from 0.15 to {1 - load:.2f}",
+        f"takes the load to {0.95 * 0.85:.2f}",
+        f"85 − 60 = {85 - 6 * 10} over 300 s are {(85 - 6 * 10) * 300:,} request-seconds",
+    ):
+        assert said in text, said
+
+
+def test_the_exercise_on_three_loads() -> None:
+    assert mm1(0.9, 1.0).mean_wait == pytest.approx(9.0)
+    text = PAGES["littles-law"].read_text("utf-8")
+    assert f"$2\\sqrt{{3600/\\pi}}$ = {2 * math.sqrt(3600 / math.pi):.0f} s" in text
+    assert f"3,600/1.1 = {3600 / 1.1:,.0f} s" in text and f"waits about {3600 - 3600 / 1.1:.0f} s" in text
+
+
+def test_ten_minutes_at_half_load_leave_an_interval_as_wide_as_the_mean() -> None:
+    """300 requests of the question; the variance of a mean wait is Daley's (J. Austral. Math. Soc. 8, 1968)."""
+    load, requests = 0.5, 600 * 0.5
+    spread = load * (2 + 5 * load - 4 * load**2 + load**3) / (1 - load) ** 4
+    width = 2 * 1.96 * math.sqrt(spread / requests)
+    assert width == pytest.approx(mm1(load, 1.0).mean_wait, rel=0.3)
+
+
+def test_an_error_in_the_load_counts_ten_times_at_nine_tenths() -> None:
+    def wait(rate: float, service: float) -> float:
+        return mg1(rate, mean_service=service, scv=0.3).mean_wait
+
+    assert (wait(0.9 * 1.0001, 1.0) / wait(0.9, 1.0) - 1) / 1e-4 == pytest.approx(10, abs=0.1)
+    assert (wait(0.9, 1.0001) / wait(0.9, 1.0) - 1) / 1e-4 == pytest.approx(11, abs=0.1)
 
 
 def test_answers_of_the_second_page() -> None:
@@ -73,6 +103,33 @@ def test_answers_of_the_second_page() -> None:
     assert after / before * 0.4 / (1 - load) == pytest.approx(1.91, abs=0.005)
     assert 0.2 * mg1_ps(0.75, mean_service=1.0).slowdown == pytest.approx(0.8)
     assert mg1(0.75, mean_service=1.0, scv=3.0).mean_wait == pytest.approx(6.0)
+    assert (10 / (1 - 0.75), 6.0 + 10) == (40, 16)
+
+
+def test_two_servers_on_one_line_by_hand() -> None:
+    assert erlang_c(1.6, servers=2) == pytest.approx(2 * 0.8**2 / 1.8) == pytest.approx(0.711, abs=5e-4)
+    assert mmc(1.6, 1.0, servers=2).mean_wait == pytest.approx(1.78, abs=0.005)
+    assert mm1(0.8, 1.0).mean_wait == pytest.approx(4.0)
+
+
+def test_five_laws_at_one_load_wait_between_two_and_ten_seconds() -> None:
+    waits = [mg1(0.8, mean_service=1.0, scv=scv).mean_wait for scv in (0, 0.25, 1, 2.25, 4)]
+    assert waits == pytest.approx([2, 2.5, 4, 6.5, 10])
+
+
+def test_an_express_lane_pays_for_uneven_requests_with_the_right_border_only() -> None:
+    """The exercise's answer, by simulation where the page uses the formula of each lane."""
+    rng, requests = np.random.default_rng(2), 400_000
+    arrivals = np.cumsum(rng.exponential(1.0, requests))
+
+    def split(work: np.ndarray, border: float) -> float:
+        parts = (work < border, work >= border)
+        return sum(float(simulate(arrivals=arrivals[p], service=work[p]).sojourns.sum()) for p in parts) / requests
+
+    even, uneven = Exponential(1.0).draw(rng, requests), Hyperexponential.of(1.0, 16).draw(rng, requests)
+    assert split(even, 2.0) > 1.3 * mg1(1.0, mean_service=0.5, scv=1.0).mean_sojourn
+    undivided = mg1(1.0, mean_service=0.5, scv=16.0).mean_sojourn
+    assert split(uneven, 2.0) < 0.7 * undivided < 0.7 * split(uneven, 1.0)
 
 
 def test_the_three_services_of_the_opening_have_the_waits_it_names() -> None:

@@ -35,7 +35,7 @@ def test_there_are_ten_ideas_each_with_something_computed_and_a_place_that_uses_
         assert used and re.search(r"\]\([^)]+\)|\{lib\}", used[1]), f"{name}: not said where the book uses it"
 
 
-def test_it_is_read_in_about_ten_minutes() -> None:
+def test_it_stays_short() -> None:
     prose = re.sub(r"```.*?^```$|\$\$.*?\$\$|^---.*?^---$", "", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     assert 1000 < len(prose.split()) < 2000  # at 200 words a minute
 
