@@ -66,6 +66,9 @@ class PaperExecutor:
         self.computed = 0
         self._fault = fault or (lambda point: None)
 
+    def check(self, request: Request) -> None:
+        """Any id will do."""
+
     def execute(self, plan: Plan) -> StepResult:
         self._fault("begin")
         for device, host in plan.swap_out:

@@ -1,15 +1,19 @@
 """The real decoder: a Llama-family model, its cache, and the loop that makes text with it.
 
-    load_model    a checkpoint (or a shape with random weights) becomes a Model
-    Model         computes one Batch: tokens of many sequences, prefill and decode mixed
-    generate      the naive loop; everything cleverer must say the same words
-    measure       what a step takes here, and what the machine could do at best
+    load_model       a checkpoint (or a shape with random weights) becomes a Model
+    Model            computes one Batch: tokens of many sequences, prefill and decode mixed
+    generate         the naive loop; everything cleverer must say the same words
+    DecoderExecutor  runs a scheduler's plans, for the engine
+    measure          what a step takes here, and what the machine could do at best
+    memory           how many cache blocks fit
 
-Reading order: batch, plain (the forward pass), attention, kv, rope, weights; then sampling, detokenize, generate.
+Reading order: batch, plain (the forward pass), attention, kv, rope, weights; then sampling, detokenize, continuation,
+generate, executor.
 Importing this package needs torch, numpy and safetensors; numba, gguf, tokenizers and others load on first use.
 """
 
 from underload.decoder.batch import Batch
+from underload.decoder.executor import DecoderExecutor
 from underload.decoder.generate import Completion, Run, generate
 from underload.decoder.kv import HostKV, KVStorage
 from underload.decoder.load import load_model
@@ -23,6 +27,7 @@ __all__ = [
     "Ceilings",
     "CheckpointError",
     "Completion",
+    "DecoderExecutor",
     "HostKV",
     "KVStorage",
     "LayerWeights",

@@ -194,7 +194,7 @@ def check_host(host: HostKV, kind: type, block: tuple[int, ...], dtype: Any) -> 
         UnderloadError: the array's kind, the shape of one block, or the dtype differ.
     """
     data = host.data
-    if not isinstance(data, kind) or tuple(data.shape[1:]) != block or data.dtype != dtype:
+    if (type(data), tuple(data.shape[1:]), data.dtype) != (kind, block, dtype):
         raise UnderloadError(
             f"host blocks of {tuple(data.shape[1:])} ({data.dtype}) do not fit this cache, whose blocks are {block} "
             f"({dtype}); make them with its new_host"

@@ -48,6 +48,7 @@ class Engine:
         if name in self._coming:
             raise InvalidRequest(f"request id {name!r} is in use; wait for it to finish, or choose another")
         self.scheduler.check(request)
+        self.executor.check(request)
         if timeline.sent is None:
             timeline.sent = timeline.arrival
         if timeline.arrival > self.clock.now():

@@ -9,6 +9,15 @@ from underload.scheduling import Plan, StepResult
 class Executor(Protocol):
     """Runs plans, one at a time, in the order in which they were made."""
 
+    def check(self, request: Request) -> None:
+        """Refuse a request that could only fail, and take a whole step with it; changes nothing. Asked before it is
+        queued.
+
+        Raises:
+            InvalidRequest: naming the value and the limit.
+        """
+        ...
+
     def execute(self, plan: Plan) -> StepResult:
         """Do what the plan says, in the order that `Plan` states.
 

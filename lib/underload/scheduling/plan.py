@@ -12,12 +12,15 @@ class Work:
 
     samples: tokens to draw from the last one's logits. 0 while more of the prompt is to come; n where a prompt of n
     samples ends; 1 otherwise.
+
+    last: there is no room for a token after the one that is drawn, so that no text need be held back for it.
     """
 
     sequence: Sequence
     start: int
     stop: int
     samples: int = 1
+    last: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -223,14 +223,15 @@ class Scheduler:
 
     def _take(self, plan: Plan, sequence: Sequence, count: int) -> None:
         start, stop = sequence.num_scheduled, sequence.num_scheduled + count
-        samples = 0
+        samples, last = 0, False
         if stop == len(sequence.tokens):
-            samples = _width(sequence)
+            assert sequence.request is not None
+            samples, last = _width(sequence), stop + 1 >= self._limit(sequence.request)
         sequence.num_scheduled = stop
         sequence.last_turn = self._turns_taken
         self._turns_taken += 1
         self.pool.announce(sequence.table, sequence.chain, stop)
-        plan.work.append(Work(sequence, start, stop, samples))
+        plan.work.append(Work(sequence, start, stop, samples, last))
 
     def _admit(self, sequence: Sequence, budget: int, plan: Plan, now: float) -> int:
         """Give the first waiting sequence its blocks and as many tokens as the budget allows; how many, 0 if it must

@@ -45,6 +45,9 @@ class CostModelExecutor:
                 f"request {short[0]!r} answers with {self._output_tokens[short[0]]} tokens; every answer has at least 1"
             )
 
+    def check(self, request: Request) -> None:
+        """A model of a cost takes any request."""
+
     def execute(self, plan: Plan) -> StepResult:
         """The tokens of a plan, and how long it took."""
         sampled = [self._sample(work.sequence, work.samples) for work in plan.work]
