@@ -37,6 +37,11 @@ def test_the_preface_s_five_questions() -> None:
     assert gaps == pytest.approx(instants[-1] - instants[0])
 
 
+def test_a_gib_is_larger_than_a_gb_by_what_two_pages_say() -> None:
+    said = f"{100 * (2**30 / 1e9 - 1):.1f} % more"
+    assert said in page("preface") and said in page("back/notation")
+
+
 def test_three_scores_at_two_temperatures() -> None:
     scores = torch.tensor([2.0, 1.0, 0.0])
     assert scores.exp().tolist() == pytest.approx([7.4, 2.7, 1.0], abs=0.05)
