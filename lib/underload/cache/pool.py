@@ -279,6 +279,10 @@ class BlockPool:
                 states[number] = BlockState(place)
         return states
 
+    def owners(self, number: int) -> list[BlockTable]:
+        """The tables that hold block `number`; looks through all of them."""
+        return [table for table in self.tables if number in table.blocks]
+
     def granted(self, table: BlockTable) -> list[int]:
         """The blocks that are kept for `table`: here, those it has."""
         return table.blocks
