@@ -336,7 +336,7 @@ def test_the_table_of_samples_says_what_the_functions_say():
 
 @pytest.mark.parametrize("size", [0, -5, 2.5])
 def test_a_size_is_a_number_of_requests(size):
-    with pytest.raises(UnderloadError, match="whole number of requests"):
+    with pytest.raises(UnderloadError, match="whole number of at least 1"):
         metrics.samples_table(sizes=(size,))
 
 

@@ -14,7 +14,7 @@ import scipy.optimize
 import scipy.stats
 
 from underload import queueing as q
-from underload.queueing.bulk import _ratio
+from underload.queueing.bulk import _fall
 
 VALUES = json.loads((Path(__file__).parent / "queueing_values.json").read_text(encoding="utf-8"))
 STEP = {"overhead": 0.020, "per_item": 0.001}
@@ -111,7 +111,7 @@ COMPUTE: dict[str, Callable[[dict[str, Any]], float]] = {
     "lin-knee": lambda i: line(i).batch_for_share(i["phi"]),
     "mmB-Wq": lambda i: exponential_batch(i).mean_wait,
     "mmB-idle": lambda i: 1 - exponential_batch(i).utilisation,
-    "mmB-root": lambda i: _ratio(i["lambda"] / i["mu_batch"], i["B"]),
+    "mmB-root": lambda i: math.exp(-_fall(i["lambda"] / i["mu_batch"], i["B"])),
     "optB": lambda i: line(i).best_batch(i["lambda"], kind="full")[0],
     "optW": lambda i: line(i).best_batch(i["lambda"], kind="full")[1],
     "optW-greedy": lambda i: greedy(i).mean_sojourn,

@@ -37,10 +37,14 @@ def effective_samples(values: Iterable[float | None], q: float | None = None) ->
     elif not np.isfinite(series).all():
         raise UnderloadError("a value is infinite; leave it out and count it, or ask for a percentile with q")
     n = len(series)
-    series = series - (series.mean() if n else 0.0)
+    most = float(np.abs(series).max()) if n else 0.0
+    if n < 2 or not most:
+        return float(n)
+    series = series / most  # squares of the largest numbers would overflow
+    if np.ptp(series) <= 1e-12:
+        return float(n)  # nothing varies but by rounding, so nothing correlates
+    series = series - series.mean()
     power = float(series @ series)
-    if n < 2 or power <= 1e-24 * n:
-        return float(n)  # nothing varies, so nothing correlates
     size = 1 << (2 * n - 1).bit_length()  # padded, so that the end of the series does not meet its beginning
     spectrum = np.fft.rfft(series, size)
     correlation = np.fft.irfft(spectrum * spectrum.conj(), size)[:n] / power

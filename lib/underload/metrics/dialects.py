@@ -109,7 +109,7 @@ class Comparison:
             UnderloadError: a percentile that was not compared.
         """
         if q is not None and q not in self.percentiles:
-            raise UnderloadError(f"p{q:g} was not compared; ask for it: compare(timelines, percentiles=({q:g},))")
+            raise UnderloadError(f"p{q:.12g} was not compared; ask for it: compare(timelines, percentiles=({q:.12g},))")
         rows = [figures for figures in self.figures if figures.quantity == quantity]
         values = [row.mean if q is None else row.percentiles.get(q) for row in rows]
         positive = [value for value in values if value is not None and value > 0]
@@ -129,12 +129,12 @@ class Comparison:
                 "name": f.name,
                 "count": f.count,
                 "mean": f.mean,
-                **{f"p{q:g}": value for q, value in f.percentiles.items()},
+                **{f"p{q:.12g}": value for q, value in f.percentiles.items()},
             }
         return made
 
     def __str__(self) -> str:
-        heads = "".join(f"{f'p{q:g}':>11}" for q in self.percentiles)
+        heads = "".join(f"{f'p{q:.12g}':>11}" for q in self.percentiles)
         lines = [f"{'':<12}{'by its own name':<38}{'count':>8}{'mean':>11}{heads}"]
         quantity = unit = ""
         for f in self.figures:

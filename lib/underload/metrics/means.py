@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from underload.metrics.percentiles import _check_confidence, percentile, present
+from underload.metrics.percentiles import _check_confidence, percentile, present, whole
 from underload.request.errors import UnderloadError
+
+_MOST = 1e100  # above it squares and their sums may leave the doubles
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,14 @@ def batch_means(values: Iterable[float | None], batches: int = 20, confidence: f
             not between 0 and 1.
     """
     known = _finite(values)
-    if batches != int(batches) or batches < 2:
-        raise UnderloadError(f"batches must be a whole number of at least 2, got {batches}; 20 is usual")
-    batches = int(batches)
+    batches = whole("batches", batches, 2)
     if len(known) < batches:
         raise UnderloadError(f"{batches} batches need at least {batches} values, got {len(known)}; take a longer run")
     means = known[len(known) % batches :].reshape(batches, -1).mean(axis=1)
     around = means - means.mean()
     total = float(around @ around)
-    lag1 = float(around[:-1] @ around[1:]) / total if total > 0 else 0.0
+    # Where nothing varies, what is left of the subtraction is rounding, and correlates perfectly.
+    lag1 = float(around[:-1] @ around[1:]) / total if total > 0 and np.ptp(means) > 0 else 0.0
     return _interval(means, confidence, "batches", "take a longer run", lag1)
 
 
@@ -127,7 +128,7 @@ def percentile_over_replications(
     found = [percentile(values, q) for values in replications]
     empty = [index for index, value in enumerate(found) if value is None]
     if empty:
-        raise UnderloadError(f"run {empty[0]} has no values, so no p{q:g}; leave it out, or make the runs longer")
+        raise UnderloadError(f"run {empty[0]} has no values, so no p{q:.12g}; leave it out, or make the runs longer")
     return _interval(_finite(found), confidence, "replications", "run it again with other seeds")
 
 
@@ -136,6 +137,10 @@ def _finite(values: Iterable[float | None]) -> np.ndarray:
     if not np.isfinite(known).all():
         raise UnderloadError(
             "a value is infinite, so the mean has no interval; leave it out and count it, or use a percentile"
+        )
+    if known.size and np.abs(known).max() > _MOST:
+        raise UnderloadError(
+            f"a value is {known[np.abs(known).argmax()]:g}, above {_MOST:g}: its square has no double; check its unit"
         )
     return known
 
@@ -150,5 +155,6 @@ def _interval(
     from scipy.special import stdtrit  # scipy.stats would take half a second to import
 
     mean = float(figures.mean())
-    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * float(figures.std(ddof=1)) / math.sqrt(n)
+    # The lower quantile, negated: of 1 - 1e-16 the upper one would be that of 1, infinite.
+    half = -float(stdtrit(n - 1, (1 - confidence) / 2)) * float(figures.std(ddof=1)) / math.sqrt(n)
     return MeanInterval(mean, mean - half, mean + half, n, confidence, lag1)

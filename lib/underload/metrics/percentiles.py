@@ -13,8 +13,12 @@ def present(values: Iterable[float | None]) -> list[float]:
     """The values that are there, in their order.
 
     Raises:
-        UnderloadError: one is NaN, which is neither a value nor a missing one; or an array that is not one series.
+        UnderloadError: one is NaN, which is neither a value nor a missing one; one is no number; or no single series.
     """
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable) or _is_complex(values):
+        raise UnderloadError(f"values come as one series, got {values!r:.60}; put numbers in a list")
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.compressed()  # what is masked is missing
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise UnderloadError(
             f"values come as one series, got an array of shape {values.shape}; take one run, or one figure of each run"
@@ -22,7 +26,10 @@ def present(values: Iterable[float | None]) -> list[float]:
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiu":
         known = values.astype(float).tolist()  # a simulation's million values, at once
     else:
-        known = [float(value) for value in values if value is not None]
+        try:
+            known = [float(value) for value in values if value is not None]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UnderloadError(f"a value is no number ({error}); leave it out as None if it is missing") from None
     if any(map(math.isnan, known)):
         raise UnderloadError("a value is NaN; leave it out as None if it is missing, or mend what computed it")
     return known
@@ -31,7 +38,16 @@ def present(values: Iterable[float | None]) -> list[float]:
 def mean(values: Iterable[float | None]) -> float | None:
     """The mean of the values that are there."""
     known = present(values)
-    return math.fsum(known) / len(known) if known else None
+    if not known:
+        return None
+    try:
+        return math.fsum(known) / len(known)
+    except OverflowError:  # of the sum, not of the mean
+        return math.fsum(value / len(known) for value in known)
+    except ValueError:
+        raise UnderloadError(
+            "values of +inf and -inf have no mean; leave out what did not happen, and count it"
+        ) from None
 
 
 def percentile(values: Iterable[float | None], q: float) -> float | None:
@@ -40,18 +56,22 @@ def percentile(values: Iterable[float | None], q: float) -> float | None:
     An infinite value (a request that never came back) may stand among them.
 
     Raises:
-        UnderloadError: q outside 0 to 100, or a NaN among the values.
+        UnderloadError: q outside 0 to 100, or among the values a NaN or what is no number.
     """
     _check_q(q, closed=True)
     known = sorted(present(values))
     if not known:
         return None
-    rank = (len(known) - 1) * q / 100
+    rank = (len(known) - 1) * float(q) / 100
     below = math.floor(rank)
     low, high = known[below], known[min(below + 1, len(known) - 1)]
     share = rank - below
-    # Two cases by hand: 0 x inf and inf - inf are NaN. The clamp: rounding must not leave [low, high].
-    return low if share == 0 or low == high else min(max(low + share * (high - low), low), high)
+    # Three cases by hand: 0 x inf and inf - inf are NaN. The clamp: rounding must not leave [low, high].
+    if share == 0 or low == high:
+        return low
+    if math.isinf(high - low):  # one of them is infinite, or they are too far apart to subtract
+        return high if math.isinf(high) else (1 - share) * low + share * high
+    return min(max(low + share * (high - low), low), high)
 
 
 @dataclass(frozen=True)
@@ -81,7 +101,7 @@ def percentile_interval(
     """
     known = sorted(present(values))
     n = len(known)
-    if effective is not None and not 0 <= effective <= n:
+    if effective is not None and not _within(effective, 0, n):
         raise UnderloadError(
             f"{n} values cannot be worth {effective} independent ones; give what effective_samples finds in them"
         )
@@ -120,10 +140,11 @@ def samples_needed(q: float, confidence: float = 0.95, *, two_sided: bool = True
     """
     share = _check_q(q)
     miss = 1 - _check_confidence(confidence)
+    log_share = math.log(share)
     if two_sided:
-        miss, share = miss / 2, max(share, 1 - share)
+        miss, log_share = miss / 2, max(log_share, math.log1p(-share))
     # A hair is taken off, so that an exact power is not pushed up by rounding.
-    return max(1, math.ceil(math.log(miss) / math.log(share) - 1e-12))
+    return max(1, math.ceil(math.log(miss) / log_share - 1e-12))
 
 
 def _ranks(n: int, q: float, confidence: float) -> tuple[int, int] | None:
@@ -137,15 +158,38 @@ def _ranks(n: int, q: float, confidence: float) -> tuple[int, int] | None:
 
 
 def _check_q(q: float, closed: bool = False) -> float:
-    if not (0 <= q <= 100 if closed else 0 < q < 100):
-        raise UnderloadError(f"a percentile lies between 0 and 100, got {q}; write 99 for p99, not 0.99 x 100 %")
-    return q / 100
+    if not _within(q, 0, 100) or not (closed or 0 < q / 100 < 1):
+        raise UnderloadError(f"a percentile lies between 0 and 100, got {q!r}; write 99 for p99, not 0.99 x 100 %")
+    return float(q) / 100
 
 
 def _check_confidence(confidence: float) -> float:
-    if not 0 < confidence < 1:
-        raise UnderloadError(f"confidence must lie between 0 and 1, got {confidence}; write 0.95 for 95 %")
-    return confidence
+    if not _within(confidence, 0, 1) or confidence in (0, 1):
+        raise UnderloadError(f"confidence must lie between 0 and 1, got {confidence!r}; write 0.95 for 95 %")
+    return float(confidence)
+
+
+def _is_complex(values: object) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind == "c"  # NumPy would drop a part, with a warning
+
+
+def _within(value: object, least: float, most: float) -> bool:
+    """Whether it is one number, from `least` to `most`."""
+    try:
+        return bool(least <= value <= most)  # type: ignore[operator]
+    except (TypeError, ValueError):
+        return False
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """`value` as a whole number from `least` on.
+
+    Raises:
+        UnderloadError: it is none.
+    """
+    if not _within(value, least, 2**53) or value != int(value):  # type: ignore[call-overload]
+        raise UnderloadError(f"{name} must be a whole number of at least {least}, got {value!r:.60}; count them")
+    return int(value)  # type: ignore[call-overload]
 
 
 def _binomial_cdf(n: int, p: float) -> np.ndarray:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from underload.request.errors import UnderloadError
 from underload.request.records import StepRecord
 
 
@@ -30,8 +31,19 @@ def step_rates(
 
     None for no steps, or steps that took no time. A fraction above 1 says that the ceiling is too low, or that the
     data lay in a cache.
+
+    Raises:
+        UnderloadError: a ceiling not above 0, or a duration that is negative or no number.
     """
+    for name, ceiling in (("bandwidth", bandwidth), ("flops", flops)):
+        if ceiling is not None and not ceiling > 0:
+            raise UnderloadError(
+                f"the ceiling {name} must be above 0 per second, got {ceiling}; leave out an unknown one"
+            )
     steps = [steps] if isinstance(steps, StepRecord) else list(steps)
+    wrong = next((step for step in steps if not 0 <= step.duration < float("inf")), None)
+    if wrong is not None:
+        raise UnderloadError(f"the step at {wrong.start} s lasts {wrong.duration} s; mend the clock that timed it")
     seconds = sum(step.duration for step in steps)
     if seconds <= 0:
         return None
@@ -42,6 +54,6 @@ def step_rates(
         tokens_per_second=sum(step.prefill_tokens + step.decode_tokens for step in steps) / seconds,
         bytes_per_second=bytes_per_second,
         flops_per_second=flops_per_second,
-        bandwidth_fraction=bytes_per_second / bandwidth if bandwidth else None,
-        flops_fraction=flops_per_second / flops if flops else None,
+        bandwidth_fraction=bytes_per_second / bandwidth if bandwidth is not None else None,
+        flops_fraction=flops_per_second / flops if flops is not None else None,
     )

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from underload.metrics.percentiles import _ranks, samples_needed
-from underload.request.errors import UnderloadError
+from underload.metrics.percentiles import _ranks, samples_needed, whole
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class SamplesTable:
         return {
             "confidence": self.confidence,
             "percentiles": {
-                f"p{row.q:g}": {
+                f"p{row.q:.12g}": {
                     "upper_limit": row.upper_limit,
                     "interval": row.interval,
                     "levels": {str(n): list(found) if found else None for n, found in row.levels.items()},
@@ -48,7 +47,7 @@ class SamplesTable:
         for row in self.rows:
             cells = (f"p{found[0]:.5g} – p{found[1]:.5g}" if (found := row.levels[n]) else "–" for n in sizes)
             lines.append(
-                f"{f'p{row.q:g}':<8}{row.upper_limit:>12,}{row.interval:>10,}"
+                f"{f'p{row.q:.12g}':<8}{row.upper_limit:>12,}{row.interval:>10,}"
                 + "".join(f"{cell:>20}" for cell in cells)
             )
         return "\n".join(lines)
@@ -70,16 +69,13 @@ def samples_table(
     Raises:
         UnderloadError: a percentile not between 0 and 100, confidence not between 0 and 1, or a size below 1.
     """
-    sizes = list(sizes)
-    for n in sizes:
-        if n != int(n) or n < 1:
-            raise UnderloadError(f"a size is a whole number of requests from 1 on, got {n}; write 1000 for a thousand")
+    sizes = [whole("a size", n, 1) for n in sizes]
     rows = []
     for q in percentiles:
         levels: dict[int, tuple[float, float] | None] = {}
         for n in sizes:
-            ranks = _ranks(int(n), q, confidence)
-            levels[int(n)] = None if ranks is None else (100 * ranks[0] / n, 100 * ranks[1] / n)
+            ranks = _ranks(n, q, confidence)
+            levels[n] = None if ranks is None else (100 * ranks[0] / n, 100 * ranks[1] / n)
         rows.append(
             SamplesRow(q, samples_needed(q, confidence, two_sided=False), samples_needed(q, confidence), levels)
         )

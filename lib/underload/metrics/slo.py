@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from numbers import Real
 
 from underload.metrics import latency
 from underload.metrics.throughput import Window, _rate
@@ -30,8 +31,8 @@ class Slo:
         if not self.terms:
             raise UnderloadError("an SLO needs at least one term, such as Slo(ttft=0.5, tpot=0.05), in seconds")
         for name, limit in self.terms.items():
-            if not limit > 0:
-                raise UnderloadError(f"the SLO's {name} must be above 0 seconds, got {limit}")
+            if not isinstance(limit, Real) or isinstance(limit, bool) or not limit > 0:
+                raise UnderloadError(f"the SLO's {name} must be above 0 seconds, got {limit!r}; write 0.5 for 500 ms")
 
     @property
     def terms(self) -> dict[str, float]:
@@ -43,7 +44,10 @@ class Slo:
         if not latency.succeeded(timeline):
             return ["failed"]
         measured = {name: getattr(latency, name)(timeline) for name in self.terms}
-        return [name for name, limit in self.terms.items() if measured[name] is not None and measured[name] > limit]
+        # Asked this way round, a time that is NaN breaks its term.
+        return [
+            name for name, limit in self.terms.items() if (value := measured[name]) is not None and not value <= limit
+        ]
 
     def met(self, timeline: Timeline) -> bool:
         """Whether the request succeeded and kept to every term."""

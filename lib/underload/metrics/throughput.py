@@ -4,6 +4,7 @@ A window is (start, end) in seconds, half open: [start, end). Without one it is 
 first arrival to the last token, both counted. A rate over no time at all is None.
 """
 
+import math
 from collections.abc import Callable, Iterable
 
 from underload.metrics.latency import succeeded
@@ -14,15 +15,38 @@ Window = tuple[float, float]
 
 
 def span(timelines: Iterable[Timeline]) -> Window | None:
-    """From the first arrival to the last token (or the end of a request without tokens); None for no timelines."""
+    """From the first arrival to the last token (or the end of a request without tokens); None for no timelines.
+
+    Raises:
+        UnderloadError: an instant that is NaN.
+    """
     timelines = list(timelines)
     if not timelines:
         return None
-    ends = [
-        max(t.arrival, t.last_token or t.arrival, t.finished if t.finished and not t.token_times else t.arrival)
-        for t in timelines
-    ]
+    ends = []
+    for t in timelines:
+        last = t.finished if t.last_token is None else t.last_token  # 0 s is an instant
+        ends.append(t.arrival if last is None else max(t.arrival, last))
+        if t.arrival != t.arrival or last != last:
+            raise UnderloadError(f"an instant is NaN: arrival {t.arrival}, end {last}; mend what stamped it")
     return min(t.arrival for t in timelines), max(ends)
+
+
+def checked(window: Window) -> Window:
+    """The window itself.
+
+    Raises:
+        UnderloadError: it is no pair of finite instants in their order.
+    """
+    try:
+        start, end = window
+        if -math.inf < start <= end < math.inf:
+            return start, end
+    except (TypeError, ValueError):
+        pass
+    raise UnderloadError(
+        f"a window is (start, end) in s, both finite, and must not end before it starts; got {window!r:.60}"
+    )
 
 
 def throughput(timelines: Iterable[Timeline], window: Window | None = None) -> float | None:
@@ -43,9 +67,7 @@ def _rate(
     chosen = window if window is not None else span(timelines)
     if chosen is None:
         return None
-    start, end = chosen
-    if end < start:
-        raise UnderloadError(f"a window must not end before it starts, got ({start}, {end})")
+    start, end = checked(chosen)
     if end == start:
         return None
     instants = (instant for timeline in timelines for instant in events(timeline))

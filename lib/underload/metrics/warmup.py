@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from underload.metrics.means import _finite
+from underload.metrics.percentiles import _within
 from underload.request.errors import UnderloadError
 from underload.request.records import Timeline
 
@@ -26,8 +27,8 @@ def cut_warmup(timelines: Iterable[Timeline], seconds: float, start: float | Non
         UnderloadError: seconds below 0 or not finite, or so long that no request is left.
     """
     timelines = list(timelines)
-    if not 0 <= seconds < float("inf"):
-        raise UnderloadError(f"a warm-up lasts at least 0 seconds, got {seconds}; suggest_warmup finds one")
+    if not _within(seconds, 0, 1e308):
+        raise UnderloadError(f"a warm-up lasts at least 0 seconds, got {seconds!r}; suggest_warmup finds one")
     if not timelines:
         return []
     begin = min(t.arrival for t in timelines) if start is None else start

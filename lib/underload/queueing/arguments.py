@@ -5,6 +5,10 @@ from collections.abc import Iterable
 
 from underload.request.errors import UnderloadError
 
+#: Rates, times and variabilities lie between these, or are 0. Beyond them squares and products leave the doubles, and
+#: the formulas would answer NaN where they should have asked about a unit.
+TINIEST, HUGEST = 1e-100, 1e100
+
 
 def number(name: str, value: object) -> float:
     """`value` as a finite float.
@@ -12,8 +16,10 @@ def number(name: str, value: object) -> float:
     Raises:
         UnderloadError: text, an array, a truth value, NaN or infinity.
     """
-    if isinstance(value, (bool, str, bytes)) or value is None:
-        raise UnderloadError(f"{name} must be a number, got {value!r}; write it without quotes, as in {name}=2.5")
+    # NumPy's truth values and texts, 0-d arrays of them too, would pass through float().
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if isinstance(value, (bool, str, bytes)) or value is None or (kind and kind not in "fiuO"):
+        raise UnderloadError(f"{name} must be a number, got {value!r:.60}; write it without quotes, as in {name}=2.5")
     try:
         if getattr(value, "ndim", 0):
             raise TypeError
@@ -31,27 +37,42 @@ def number(name: str, value: object) -> float:
 
 
 def at_least_zero(name: str, value: object, unit: str) -> float:
-    """`value` as a float of 0 or more.
+    """`value` as a float of 0 or more; below 1e-100 it counts as 0.
 
     Raises:
-        UnderloadError: not a number, or negative.
+        UnderloadError: not a number, negative, or too large for a formula (above 1e100).
     """
     found = number(name, value)
     if found < 0:
         raise UnderloadError(f"{name} must be at least 0{_in(unit)}, got {found:g}; check its sign")
-    return found
+    return within_reach(name, found, unit) if found >= TINIEST else 0.0
 
 
 def above_zero(name: str, value: object, unit: str) -> float:
     """`value` as a float above 0.
 
     Raises:
-        UnderloadError: not a number, zero, or negative.
+        UnderloadError: not a number, zero, negative, or too large or too small for a formula (below 1e-100, above
+            1e100).
     """
     found = number(name, value)
     if found <= 0:
         raise UnderloadError(f"{name} must be above 0{_in(unit)}, got {found:g}; check its sign and its unit")
-    return found
+    return within_reach(name, found, unit)
+
+
+def within_reach(name: str, value: float, unit: str) -> float:
+    """`value`, which is above 0, unless no formula can hold it.
+
+    Raises:
+        UnderloadError: below 1e-100, or above 1e100.
+    """
+    if not TINIEST <= value <= HUGEST:
+        raise UnderloadError(
+            f"{name} must lie between {TINIEST:g} and {HUGEST:g}{_in(unit)}, got {value:g}; check its unit, and what "
+            "computed it"
+        )
+    return value
 
 
 def whole(name: str, value: object, *, least: int, most: int = 10**8) -> int:

@@ -257,7 +257,7 @@ def _chain(rate: float, times: Array, kind: str) -> _Solved:
         / (1 if kind == "full" else max(1 - slope, 0.01))
     )
     while True:
-        left = _embedded(rate * times[taken], size, math.exp(-theta), states, min(int(guess), size))
+        left = _embedded(rate * times[taken], size, theta, states, min(int(guess), size))
         # The tail is closed as a geometric one; is it one yet where it was cut?
         near, end = left[-2], left[-1]
         if end < 1e-22 or abs(end / near / math.exp(-theta) - 1) < 1e-9:
@@ -267,13 +267,17 @@ def _chain(rate: float, times: Array, kind: str) -> _Solved:
                 f"a batch of {size} at this load needs more than 400,000 states; try a smaller batch_size or overhead"
             )
         states *= 2
-    return _renewal(rate, times, kind, left, math.exp(-theta))
+    return _renewal(rate, times, kind, left, theta)
 
 
-def _embedded(means: Array, size: int, ratio: float, states: int, guess: int) -> Array:
-    """P(X = n), n = 0 … `states`: `means[X]` Poisson arrivals in the service that starts with X waiting, X <= B."""
+def _embedded(means: Array, size: int, theta: float, states: int, guess: int) -> Array:
+    """P(X = n), n = 0 … `states`, falling as exp(-theta n) from there on.
+
+    The service that starts with X waiting, X <= B, brings `means[X]` Poisson arrivals.
+    """
     from scipy.linalg import solve_banded
 
+    ratio = math.exp(-theta)
     support = max(size, int(means.max() + 12 * math.sqrt(means.max()) + 40))
     arrivals = _poisson(means, np.arange(support + 1))  # row X: P(k arrive)
     last = arrivals[size]
@@ -306,18 +310,19 @@ def _embedded(means: Array, size: int, ratio: float, states: int, guess: int) ->
         if left[best] < 1e3:
             break
         likely = best
-    return np.asarray(left / (left.sum() + left[-1] * ratio / (1 - ratio)))
+    return np.asarray(left / (left.sum() + left[-1] / math.expm1(theta)))
 
 
-def _renewal(rate: float, times: Array, kind: str, left: Array, ratio: float) -> _Solved:
+def _renewal(rate: float, times: Array, kind: str, left: Array, theta: float) -> _Solved:
     """Means over time from the chain at the ends of constant services."""
     size, taken = times.size - 1, _sizes(kind, times.size - 1)
+    rest = -math.expm1(-theta)  # 1 - ratio, with its digits where the load is close to 1
     n = np.arange(left.size)
     chance = left[: size + 1].copy()
     chance[size] = 1 - left[:size].sum()
-    beyond, past = left[-1] * ratio / (1 - ratio), left.size - 1
-    mean_left = float(n @ left) + beyond * (past + 1 / (1 - ratio))
-    over = float(np.maximum(n - size, 0) @ left) + beyond * (past - size + 1 / (1 - ratio))
+    beyond, past = left[-1] / math.expm1(theta), left.size - 1
+    mean_left = float(n @ left) + beyond * (past + 1 / rest)
+    over = float(np.maximum(n - size, 0) @ left) + beyond * (past - size + 1 / rest)
     spent = times[taken]
     service = float(chance @ spent)
     area = float(times[size]) * over + rate * float(chance @ spent**2) / 2
@@ -335,12 +340,12 @@ def _renewal(rate: float, times: Array, kind: str, left: Array, ratio: float) ->
     at_once = {"greedy": idle, "bailey": 0.0, "full": float(chance[:size].sum()) / rate}[kind]
     return _Solved(
         left=left,
-        ratio=ratio,
+        ratio=math.exp(-theta),
         cycle=cycle,
         busy=service / cycle,
         queue=queue,
         own_service=float(chance @ (taken * spent)) / carried,
-        prob_wait=max(0.0, 1 - at_once / cycle),
+        prob_wait=max(0.0, (idle - at_once + service) / cycle),
         mean_left=mean_left,
     )
 
@@ -352,8 +357,9 @@ def _exponential(rate: float, times: Array, kind: str) -> _Solved:
     size = times.size - 1
     taken = np.arange(1 if kind == "greedy" else 0, size)  # the batches short of B, which leave nobody waiting
     mu, last = 1 / times[taken], 1 / float(times[size])
-    x = rate / (rate + mu)
-    r = _ratio(rate * float(times[size]), size)
+    x, less = rate / (rate + mu), mu / (rate + mu)  # less: 1 - x
+    s = _fall(rate * float(times[size]), size)
+    r, rest = math.exp(-s), -math.expm1(-s)  # rest: 1 - r, with its digits at a load close to 1
     # q_b(n), n waiting beside a batch of b < B: A_b x_b^n. Beside a full one: K r^n + sum of kappa_b A_b x_b^n, with
     # kappa from (rate + mu_B) q_B(n) = rate q_B(n - 1) + what services that leave n + B behind bring.
     high = x**size
@@ -372,7 +378,7 @@ def _exponential(rate: float, times: Array, kind: str) -> _Solved:
     # At n = 0 nothing comes from n = -1: the form above, read there, must vanish.
     lhs[-1, :-1] = kappa / x
     lhs[-1, -1] = 1 / r
-    total = np.concatenate([(1 + kappa) / (1 - x), [1 / (1 - r)]])
+    total = np.concatenate([(1 + kappa) / less, [1 / rest]])
     if kind == "greedy":
         total = total + np.concatenate([flow, [last]]) / rate
     # The equations of the short batches hold one too many; the first makes room for "all probabilities add up to 1".
@@ -384,24 +390,25 @@ def _exponential(rate: float, times: Array, kind: str) -> _Solved:
     right[0] = 1
     weights = np.linalg.solve(lhs, right)
     a, k = weights[:-1], float(weights[-1])
-    idle = (float(flow @ a) + last * k) / rate if kind == "greedy" else 0.0
-    queue = float(((1 + kappa) * a) @ (x / (1 - x) ** 2)) + k * r / (1 - r) ** 2
-    busy_short = a / (1 - x)
-    busy_full = float(kappa @ busy_short) + k / (1 - r)
+    queue = float(((1 + kappa) * a) @ (x / less**2)) + k * r / rest**2
+    busy_short = a / less
+    busy_full = float(kappa @ busy_short) + k / rest
+    # Added up, as 1 less the idle share has no digits left at a low load.
+    busy = min(1.0, max(0.0, float(busy_short.sum()) + busy_full)) if kind == "greedy" else 1.0
     starts = np.append(busy_short * mu, busy_full * last)
     sizes = np.append(taken, size)
     services = float(starts.sum())
     carried = float(starts @ sizes)
     own = float(starts @ (sizes * np.append(1 / mu, 1 / last))) / carried
-    mean_left = (float((flow * a) @ (x / (1 - x) ** 2)) + last * k * r / (1 - r) ** 2) / services
+    mean_left = (float((flow * a) @ (x / less**2)) + last * k * r / rest**2) / services
     return _Solved(
         left=np.zeros(0),
         ratio=r,
         cycle=1 / services,
-        busy=1 - idle,
+        busy=busy,
         queue=max(queue, 0.0),
         own_service=own,
-        prob_wait=1 - idle,
+        prob_wait=busy,
         mean_left=mean_left,
     )
 
@@ -409,18 +416,18 @@ def _exponential(rate: float, times: Array, kind: str) -> _Solved:
 def _erlang_batches(rate: float, times: Array) -> _Solved:
     """Full batches arrive with Erlang gaps to an exponential server: E_B/M/1, after the wait to fill."""
     size, mean = times.size - 1, float(times[-1])
-    sigma = _ratio(rate * mean, size) ** size
-    queue_wait = sigma * mean / (1 - sigma)
+    fall = size * _fall(rate * mean, size)
+    queue_wait = mean * math.exp(-fall) / -math.expm1(-fall)
     queue = rate * ((size - 1) / (2 * rate) + queue_wait)
     # A member goes straight in who completes a batch for an idle server.
     return _Solved(
         left=np.zeros(0),
-        ratio=sigma,
+        ratio=math.exp(-fall),
         cycle=size / rate,
         busy=rate * mean / size,
         queue=queue,
         own_service=mean,
-        prob_wait=1 - (1 - sigma) / size,
+        prob_wait=1 + math.expm1(-fall) / size,
         # What waits at an end of service: whole batches, plus those of the batch that is filling.
         mean_left=_left_behind(rate * mean, size),
     )
@@ -428,25 +435,26 @@ def _erlang_batches(rate: float, times: Array) -> _Solved:
 
 def _left_behind(arrivals: float, size: int) -> float:
     """E[X] of X' = max(X - B, 0) + A with A geometric of mean `arrivals`: X is geometric itself, of the ratio r."""
-    r = _ratio(arrivals, size)
-    return r / (1 - r)
+    return 1 / math.expm1(_fall(arrivals, size))
 
 
-def _ratio(arrivals: float, size: int) -> float:
-    """r in (0, 1) with r (1 - r^B) = arrivals (1 - r), `arrivals` = rate / mu_B below B."""
+def _fall(arrivals: float, size: int) -> float:
+    """s = -ln r > 0 with r + r² + … + r^B = arrivals, `arrivals` = rate / mu_B above 0 and below B."""
     from scipy.optimize import brentq
 
-    # Sought as s = -ln r > 0, where it reads B s = -ln(1 - arrivals (e^s - 1)): two roots, 0 and ours, a peak between.
-    end = math.log1p(1 / arrivals)
-    peak = math.log1p(arrivals) + math.log(size) - math.log(arrivals) - math.log1p(size)
+    k = np.arange(1, size + 1)
+    spare = size - arrivals
 
-    def gap(s: float) -> float:
-        rest = 1 - arrivals * math.expm1(s)
-        return size * s + (math.log(rest) if rest > 0 else -1e6 * size)
+    def over(s: float) -> float:  # falls; near load 1 the difference to B is what keeps its digits
+        if spare < size / 2:
+            return spare + float(np.expm1(-k * s).sum())
+        return float(np.exp(-k * s).sum()) / arrivals - 1
 
-    if gap(math.nextafter(end, 0)) > 0:
-        return math.exp(-end)  # so low a load that no double lies between
-    return math.exp(-float(brentq(gap, peak, end, xtol=1e-300, rtol=1e-15, maxiter=500)))
+    # All B terms lie between the first and the last of them: r^B < arrivals / B < r, and r < arrivals.
+    low, high = max(2 * spare / size / (size + 1), -math.log(arrivals)), math.log(size / arrivals)
+    if low >= high or over(low) <= 0:
+        return low
+    return high if over(high) >= 0 else float(brentq(over, low, high, xtol=1e-300, rtol=1e-15, maxiter=500))
 
 
 @dataclass(frozen=True, eq=False)
@@ -499,6 +507,8 @@ class BulkWait(Wait):
         if t < 0:
             return 1.0
         full, size = float(self.times[-1]), self.size
+        if math.isinf(t / full):
+            return 0.0
         batches = math.floor(t / full)
         if batches > self.settled:
             return self.tail(t - full * (batches - self.settled)) * self.fall ** (batches - self.settled)
@@ -566,6 +576,8 @@ class BulkSojourn(Wait):
         law = self.of
         if t < law.times[1]:
             return 1.0
+        if math.isinf(t / float(law.times[-1])):
+            return 0.0
         batches = math.floor(t / float(law.times[-1])) - law.settled
         if batches > 0:
             return self.tail(t - batches * float(law.times[-1])) * law.fall**batches

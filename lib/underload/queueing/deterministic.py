@@ -87,7 +87,6 @@ def _more_inside(load: float) -> NDArray[np.float64]:
         # Up across the border n | n + 1 as often as down: pi_{n+1} a_0 = pi_0 P(A > n) + sum of pi_k P(A > n + 1 - k).
         up = inside[0] * more[n] + inside[1 : n + 1] @ more[n:0:-1]
         inside[n + 1] = up / arrivals[0]
-    ratio = math.exp(-decay(load))
-    beyond = inside[-1] * ratio / (1 - ratio)
+    beyond = inside[-1] / math.expm1(decay(load))
     tails: NDArray[np.float64] = (beyond + inside[::-1].cumsum()[::-1])[1 : SWITCH + 2]
     return tails

@@ -52,8 +52,12 @@ class Gathering:
         return self.first_wait.quantile(q)
 
     def wait_tail(self, t: float) -> float:
-        """P(wait > t) of a member picked at random, t in s."""
-        return self.wait.tail(t)
+        """P(wait > t) of a member picked at random, t in s.
+
+        Raises:
+            UnderloadError: t is no finite number.
+        """
+        return self.wait.tail(arguments.number("t", t))
 
     def as_dict(self) -> dict[str, Any]:
         """The figures by name, as for JSON; without the laws."""

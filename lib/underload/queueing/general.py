@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,32 +160,40 @@ def gm1(arrivals: Any, service_rate: float) -> Measures:
     Source: Gross et al., "Fundamentals of Queueing Theory" (4th ed., 2008), section 5.3.
 
     Raises:
-        UnderloadError: what is no law, or a service rate not above 0.
+        UnderloadError: what is no law, a service rate not above 0, or a load so near to 1 that rounding hides the root.
     """
     law = law_of(arrivals, "arrivals")
     service_rate = arguments.above_zero("service_rate", service_rate, "1/s")
     arrival_rate = 1 / law.mean
-    if arrival_rate >= service_rate:
+    if arrival_rate >= service_rate or service_rate * law.mean <= 1:
         return unstable("G/M/1", arrival_rate, 1 / service_rate)
 
     from scipy.optimize import brentq
 
-    # Sought as 1 - sigma, which keeps its digits as the load nears 1; at 0 there is the trivial root 1 - sigma = 0.
-    def difference(free: float) -> float:
-        return 1 - free - law.lst(service_rate * free)
+    # Sought as free = 1 - sigma, which keeps its digits as the load nears 1, and divided by it, which removes the
+    # trivial root at 0: (1 - A(service_rate free)) / free falls from 1/rho, through 1. In logarithms, since free may be
+    # tiny: with heavy-tailed gaps it is a high power of 1 - rho.
+    def surplus(log_free: float) -> float:
+        free = math.exp(log_free)
+        return law.lst_rest(service_rate * free) / free - 1
 
-    low = 1e-3 * (1 - arrival_rate / service_rate)
-    while low > 1e-14 and difference(low) <= 0:
-        low /= 4
-    free = 1.0 if law.lst(service_rate) == 0 else float(brentq(difference, low, 1.0, xtol=1e-15, rtol=1e-14))
+    low = math.log(1e-3 * (1 - arrival_rate / service_rate))
+    while surplus(low) <= 0:
+        low *= 2
+        if low < math.log(arguments.TINIEST):
+            raise UnderloadError(
+                f"at load {arrival_rate / service_rate!r} rounding hides how long one waits; lower the load a little"
+            )
+    free = math.exp(float(brentq(surplus, low, 0.0, xtol=1e-15, rtol=1e-14))) if surplus(0.0) < 0 else 1.0
     drain = service_rate * free
+    waits = 1 - free if free < 0.5 else law.lst(drain)  # the same number, by the root's own equation; more digits
     return steady(
         "G/M/1",
         arrival_rate,
         1 / service_rate,
-        prob_wait=1 - free,
-        mean_wait=(1 - free) / drain,
-        wait=ExponentialWait(1 - free, drain),
+        prob_wait=waits,
+        mean_wait=waits / drain,
+        wait=ExponentialWait(waits, drain),
         sojourn=ExponentialWait(1.0, drain),
     )
 

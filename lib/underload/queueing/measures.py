@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from underload.queueing import arguments
 from underload.queueing.waits import Never, Wait
 from underload.request.errors import UnderloadError
 
@@ -70,17 +71,17 @@ class Measures:
         """P(wait > t), t in s.
 
         Raises:
-            UnderloadError: the formula does not tell the law of the wait.
+            UnderloadError: the formula does not tell the law of the wait, or t is no finite number.
         """
-        return self._known("wait", self.wait).tail(t)
+        return self._known("wait", self.wait).tail(arguments.number("t", t))
 
     def sojourn_tail(self, t: float) -> float:
         """P(time in system > t), t in s.
 
         Raises:
-            UnderloadError: the formula does not tell the law of the time in system.
+            UnderloadError: the formula does not tell the law of the time in system, or t is no finite number.
         """
-        return self._known("time in system", self.sojourn).tail(t)
+        return self._known("time in system", self.sojourn).tail(arguments.number("t", t))
 
     def _known(self, what: str, law: Wait | None) -> Wait:
         if law is None:
@@ -129,9 +130,9 @@ def percentile_rows(
     made = []
     for q in percentiles:
         try:
-            made.append((f"{label} p{q:g}", seconds(quantile(q))))
+            made.append((f"{label} p{q:.12g}", seconds(quantile(q))))
         except UnderloadError as refused:
-            made.append((f"{label} p{q:g}", f"not given: {refused}"))
+            made.append((f"{label} p{q:.12g}", f"not given: {refused}"))
     return made
 
 

@@ -75,14 +75,18 @@ class Service(ABC):
 
     def lst(self, s: float) -> float:
         """E[exp(-s S)] for s >= 0 in 1/s, the Laplace–Stieltjes transform."""
-        # 1 - s ∫ exp(-st) P(S > t) dt, where the exponential cuts the tail off.
+        return max(0.0, 1 - self.lst_rest(s))  # an integral's own error may take it below 0, where no transform is
+
+    def lst_rest(self, s: float) -> float:
+        """1 - E[exp(-s S)], which keeps its digits where s is small."""
+        # s ∫ exp(-st) P(S > t) dt, where the exponential cuts the tail off.
         if s == 0:
-            return 1.0
+            return 0.0
 
         def cut(t: float) -> float:
             return math.exp(-s * t) * float(self.tail(t))
 
-        return 1 - s * integral(cut, self, scale=min(self.mean, 1 / s), reach=40 / s)
+        return s * integral(cut, self, scale=min(self.mean, 1 / s), reach=40 / s)
 
     def atoms(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """The values and their probabilities, ascending, where there are finitely many; else None."""
@@ -108,7 +112,7 @@ class Deterministic(Service):
     value: float  # s
 
     def __post_init__(self) -> None:
-        arguments.above_zero("value", self.value, "s")
+        object.__setattr__(self, "value", arguments.above_zero("value", self.value, "s"))
 
     @property
     def mean(self) -> float:
@@ -136,6 +140,9 @@ class Deterministic(Service):
 
     def lst(self, s: float) -> float:
         return math.exp(-s * self.value)
+
+    def lst_rest(self, s: float) -> float:
+        return -math.expm1(-s * self.value)
 
     def atoms(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return np.array([self.value]), np.ones(1)
@@ -203,6 +210,9 @@ class Hyperexponential(Moments):
     def lst(self, s: float) -> float:
         return math.fsum(p / (1 + s * m) for p, m in zip(self.shares, self.means))
 
+    def lst_rest(self, s: float) -> float:
+        return math.fsum(p * (s * m / (1 + s * m)) for p, m in zip(self.shares, self.means))
+
 
 @dataclass(frozen=True)
 class Exponential(Service):
@@ -215,7 +225,7 @@ class Exponential(Service):
     mean: float  # s
 
     def __post_init__(self) -> None:
-        arguments.above_zero("mean", self.mean, "s")
+        object.__setattr__(self, "mean", arguments.above_zero("mean", self.mean, "s"))
 
     @property
     def second_moment(self) -> float:
@@ -229,7 +239,7 @@ class Exponential(Service):
         return np.exp(-np.maximum(t, 0.0) / self.mean)
 
     def isf(self, share: Real) -> Any:
-        return -self.mean * np.log(share)
+        return self.mean * (0.0 - np.log(share))
 
     def excess(self, t: Real) -> Any:
         return self.mean * np.exp(-np.asarray(t) / self.mean)
@@ -239,6 +249,9 @@ class Exponential(Service):
 
     def lst(self, s: float) -> float:
         return 1 / (1 + s * self.mean)
+
+    def lst_rest(self, s: float) -> float:
+        return s * self.mean / (1 + s * self.mean)
 
 
 @dataclass(frozen=True)
@@ -253,8 +266,8 @@ class Erlang(Service):
     phases: int
 
     def __post_init__(self) -> None:
-        arguments.above_zero("mean", self.mean, "s")
-        arguments.whole("phases", self.phases, least=1)
+        object.__setattr__(self, "mean", arguments.above_zero("mean", self.mean, "s"))
+        object.__setattr__(self, "phases", arguments.whole("phases", self.phases, least=1))
 
     @property
     def second_moment(self) -> float:
@@ -286,6 +299,9 @@ class Erlang(Service):
     def lst(self, s: float) -> float:
         return math.exp(-self.phases * math.log1p(s * self.mean / self.phases))
 
+    def lst_rest(self, s: float) -> float:
+        return -math.expm1(-self.phases * math.log1p(s * self.mean / self.phases))
+
 
 @dataclass(frozen=True)
 class Lognormal(Service):
@@ -299,8 +315,8 @@ class Lognormal(Service):
     scv: float
 
     def __post_init__(self) -> None:
-        arguments.above_zero("mean", self.mean, "s")
-        arguments.above_zero("scv", self.scv, "")
+        object.__setattr__(self, "mean", arguments.above_zero("mean", self.mean, "s"))
+        object.__setattr__(self, "scv", arguments.above_zero("scv", self.scv, ""))
 
     @property
     def sigma(self) -> float:
@@ -352,11 +368,13 @@ class Pareto(Moments):
     shape: float
 
     def __post_init__(self) -> None:
-        arguments.above_zero("low", self.low, "s")
-        if arguments.number("shape", self.shape) <= 1:
+        object.__setattr__(self, "low", arguments.above_zero("low", self.low, "s"))
+        shape = arguments.number("shape", self.shape)
+        if shape <= 1:
             raise UnderloadError(
-                f"shape must be above 1, got {self.shape:g}: a heavier tail has no finite mean; take BoundedPareto"
+                f"shape must be above 1, got {shape:g}: a heavier tail has no finite mean; take BoundedPareto"
             )
+        object.__setattr__(self, "shape", arguments.within_reach("shape", shape, ""))
 
     @classmethod
     def of(cls, mean: float, shape: float) -> Pareto:
@@ -400,18 +418,22 @@ class BoundedPareto(Moments):
     shape: float
 
     def __post_init__(self) -> None:
-        arguments.above_zero("low", self.low, "s")
-        arguments.above_zero("shape", self.shape, "")
-        if arguments.number("high", self.high) <= self.low:
-            raise UnderloadError(f"high must be above low = {self.low:g} s, got {self.high:g}; swap them?")
+        low, high = arguments.above_zero("low", self.low, "s"), arguments.above_zero("high", self.high, "s")
+        if high <= low:
+            raise UnderloadError(f"high must be above low = {low:g} s, got {high:g}; swap them?")
+        object.__setattr__(self, "low", low)
+        object.__setattr__(self, "high", high)
+        object.__setattr__(self, "shape", arguments.above_zero("shape", self.shape, ""))
 
     def _area(self, power: float, t: Real) -> Any:
         """shape low^shape times the integral of x^(power - shape - 1) from t to high."""
         rest = power - self.shape
-        # (high^rest - t^rest)/rest, without cancellation and without a special case at rest = 0.
-        span = np.log(self.high / np.asarray(t, dtype=float))
+        t = np.asarray(t, dtype=float)
+        # (high^rest - t^rest)/rest / t^rest, without cancellation and without a special case at rest = 0.
+        span = np.log(self.high / t)
         part = np.expm1(rest * span) / rest if abs(rest) > 1e-12 else span
-        return self.shape * self.low**self.shape * np.asarray(t, dtype=float) ** rest * part
+        # A power of low/t, which is 1 at most: low^shape by itself may leave the doubles.
+        return self.shape * (self.low / t) ** self.shape * t**power * part
 
     @property
     def _kept(self) -> float:
@@ -448,11 +470,14 @@ class Empirical(Moments):
     def __init__(self, values: Sequence[float] | NDArray[np.float64]) -> None:
         try:
             found = np.sort(np.asarray(values, dtype=float).ravel())
-        except (TypeError, ValueError):
-            raise UnderloadError(f"values must be numbers in seconds, got {values!r:.60}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise UnderloadError(
+                f"values must be numbers in seconds, got {values!r:.60}; mend what read them"
+            ) from None
         if not found.size or not np.isfinite(found).all() or found[0] < 0 or found[-1] == 0:
             what = f"{found.size} values" + (f" from {found[0]:g} to {found[-1]:g}" if found.size else "")
             raise UnderloadError(f"values must be finite, none negative and one above 0 s at least, got {what}")
+        arguments.within_reach("the largest value", float(found[-1]), "s")
         self._values = found
         # _after[i]: the sum of the values from the i-th on.
         self._after = np.concatenate([np.cumsum(found[::-1])[::-1], [0.0]])
@@ -492,6 +517,9 @@ class Empirical(Moments):
 
     def lst(self, s: float) -> float:
         return float(np.exp(-s * self._values).mean())
+
+    def lst_rest(self, s: float) -> float:
+        return float(-np.expm1(-s * self._values).mean())
 
     def atoms(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         values, counts = np.unique(self._values, return_counts=True)
@@ -550,6 +578,10 @@ def law_of(service: Any, name: str = "service") -> Service:
         raise UnderloadError(
             f"{name} must be a law such as Exponential(0.02) or a frozen scipy.stats distribution, got {service!r:.60}"
         )
+    if hasattr(service, "freeze"):  # a family, whose functions take the parameters that nobody gave
+        raise UnderloadError(
+            f"{name} is a family of scipy.stats without its parameters; freeze it first, as in expon(scale=0.02)"
+        )
     if not hasattr(service, "pdf"):
         raise UnderloadError(f"{name} is a discrete distribution; give its values as Empirical(values)")
     low = float(service.support()[0])
@@ -558,6 +590,7 @@ def law_of(service: Any, name: str = "service") -> Service:
     mean = float(service.mean())
     if not 0 < mean < math.inf:
         raise UnderloadError(f"{name} has mean {mean:g}; the formulas need one that is above 0 and finite")
+    arguments.within_reach(f"the mean of {name}", mean, "s")
     return Frozen(service)
 
 
@@ -584,7 +617,7 @@ def integral(function: Any, law: Service, *, scale: float, reach: float = math.i
     """
     from scipy.integrate import quad
 
-    shares = (1.0, 0.999, 0.9, 0.5, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
+    shares = (1.0, 1 - 1e-12, 1 - 1e-9, 1 - 1e-6, 0.999, 0.9, 0.5, 0.1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12)
     cuts = {float(law.isf(share)) for share in shares} | {0.0}
     if isinstance(law, Frozen):
         cuts |= {float(end) for end in law.law.support()}

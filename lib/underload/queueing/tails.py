@@ -45,8 +45,12 @@ class Slowest:
     variance: float  # s²
 
     def tail(self, t: float) -> float:
-        """P(the longest > t), t in s."""
-        return _any(float(self.law.tail(t)), self.n)
+        """P(the longest > t), t in s.
+
+        Raises:
+            UnderloadError: t is no finite number.
+        """
+        return _any(float(self.law.tail(arguments.number("t", t))), self.n)
 
     def quantile(self, q: float) -> float:
         """The q-th percentile in s, `q` in percent: the single call's at (q/100)^(1/n).
@@ -105,12 +109,13 @@ def max_of_n(law: Any, *, n: int) -> Slowest:
         return Slowest(one, n, mean, max(0.0, float((values - mean) ** 2 @ chance)))
 
     if isinstance(one, Pareto):  # a heavy tail wants its closed form: E[max^k] = low^k n B(n, 1 - k/shape)
+        from scipy.special import poch
 
         def moment(k: int) -> float:
             if k >= one.shape:
                 return math.inf
-            logs = math.lgamma(n + 1) + math.lgamma(1 - k / one.shape) - math.lgamma(n + 1 - k / one.shape)
-            return one.low**k * math.exp(logs)
+            part = k / one.shape  # as a ratio of gammas: the difference of their logarithms loses digits at large n
+            return one.low**k * math.gamma(1 - part) * float(poch(n + 1 - part, part))
 
         return Slowest(one, n, moment(1), max(0.0, moment(2) - moment(1) ** 2))
 
@@ -137,7 +142,12 @@ class Hedged:
     mean: float  # s
 
     def tail(self, t: float) -> float:
-        """P(no answer by t), t in s: the first copy's tail, from the delay on times the backup's."""
+        """P(no answer by t), t in s: the first copy's tail, from the delay on times the backup's.
+
+        Raises:
+            UnderloadError: t is no finite number.
+        """
+        t = arguments.number("t", t)
         first = float(self.law.tail(t))
         return first if t < self.delay else first * float(self.backup.tail(t - self.delay))
 

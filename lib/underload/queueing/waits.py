@@ -149,6 +149,8 @@ def poisson(mean: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
 
     if mean <= 0:
         return (k == 0).astype(float)
+    if math.isinf(mean):
+        return np.zeros(k.shape)
     return np.asarray(np.exp(k * math.log(mean) - mean - gammaln(k + 1.0)))
 
 
