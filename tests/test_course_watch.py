@@ -420,6 +420,43 @@ plt.plot([1, 2]); plt.style.use("ggplot")
     assert (tested.points, tested.restored) == (2, ()), tested
 
 
+@needs_processes
+@pytest.mark.parametrize("name", ["all", "map"])
+def test_a_builtin_that_the_comparison_itself_uses_is_put_back(student: Process, name: str) -> None:
+    answer = f"import builtins\nbuiltins.{name} = lambda *_: True\nmetrics.percentile = None\n" + OWN
+    tested = check(student, answer)
+    assert {f"builtins.{name}", "underload.metrics.percentile"} <= set(tested.restored), tested
+
+
+def test_what_nobody_touched_is_looked_through_in_few_calls() -> None:
+    fingerprint = watch.Fingerprint()
+    seen = 0
+
+    def count(*_: object) -> None:
+        nonlocal seen
+        seen += 1
+
+    sys.setprofile(count)
+    try:
+        found = fingerprint.restore()
+    finally:
+        sys.setprofile(None)
+    # Within a test the watch is called as often, after every check.
+    assert found == [] and len(fingerprint._functions) > 1000 and seen < 2000
+
+
+def test_what_is_added_later_hides_nothing_that_was_changed_before() -> None:
+    fingerprint = watch.Fingerprint()
+    kept = points.Points.earned
+    points.Points.earned = lambda self: 4.0  # type: ignore[assignment]
+    try:
+        fingerprint.add(["math"])
+        assert fingerprint.restore() == ["underload.course.points.Points.earned"] and fingerprint.restore() == []
+        assert points.Points.earned is kept
+    finally:
+        points.Points.earned = kept  # type: ignore[method-assign]
+
+
 def test_what_other_packages_change_when_they_are_imported_is_no_tampering() -> None:
     code = """
 from underload.course import watch

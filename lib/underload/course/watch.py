@@ -33,6 +33,8 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from gc import get_referents
+from itertools import chain
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -58,6 +60,8 @@ _PART = {"underload", *(f"underload.course.{name}" for name in ("points", "insid
 
 #: Set anew by every `warnings.catch_warnings`, which nobody need have tampered with.
 _TURNING = {("warnings", "filters"), ("warnings", "showwarning"), ("warnings", "_showwarnmsg_impl")}
+#: Modules in which the grader itself changes something for every process or test; looked at name by name.
+_BUSY = {"warnings", "threading", "underload.course.points", "underload.course.sandbox"}
 
 #: Loaded before the fingerprint is taken: what a student's cell loads first has no former state to go back to.
 EARLY = ("numpy.random", "numpy.linalg", "numpy.testing", "underload.request", "underload.shapes", "underload.metrics")
@@ -66,6 +70,8 @@ SWITCHED_OFF = "the watch over library calls was switched off"
 _ABSENT = object()
 _CONSTANT = (int, float, str, bytes, tuple, frozenset)
 _DEEP = 1000  # entries of a container that are looked at
+#: What compares is Python's own, also where an answer has put another into builtins.
+_all, _map, _len = all, map, len
 
 
 class Fingerprint:
@@ -84,6 +90,7 @@ class Fingerprint:
         finders: tuple[list[Any], ...] = (sys.meta_path, sys.path_hooks)
         self._finders = [(found, list(found)) for found in finders]
         self.add(list(sys.modules))
+        self._settle()
 
     def add(self, names: Iterable[str]) -> None:
         """Remember these modules as they are now."""
@@ -98,15 +105,45 @@ class Fingerprint:
                 }
                 if ours or name in LOOKED_INTO:
                     self._look_into(name, module, ours)
-        self._quick = [
-            (record.function, *record.former[:2], bool(record.former[2] or record.function.__kwdefaults__), record)
-            for record in self._functions.values()
-        ]
+                self._settled = False
 
     def expect(self, module: str, **values: Any) -> None:
         """Set these in a module, and remember them as what it is from now on."""
         vars(sys.modules[module]).update(values)
         self._attributes[module].update(values)
+
+    def _settle(self) -> None:
+        """Keep what is there now in the form in which `_steady` compares it."""
+        spaces = [vars(module) for name, module in self.modules.items() if name not in _BUSY]
+        spaces += map(vars, self._classes)
+        spaces += [record.former[2] for record in self._functions.values() if record.former[2]]
+        spaces += [vars(value) for _, value, _ in self._frozen.values()]
+        self._views: list[Collection[Any]] = [view for space in spaces for view in (space.keys(), space.values())]
+        for _, container, _ in self._containers:
+            self._views += [container, container.values()] if isinstance(container, dict) else [container]
+        self._sizes = [*map(len, self._views)]
+        self._stood = [*chain.from_iterable(self._views)]
+        self._plain = [record.function for record in self._functions.values()]
+        self._referred = get_referents(*self._plain)
+        self._settled = True
+
+    def _steady(self) -> bool:
+        """Whether everything holds the very objects that it held when it was last gone through.
+
+        In few calls: within a test each call from Python is also one of the watch's profile function, and each look at
+        a function's code one of the audit hooks.
+        """
+        if not self._settled:  # something was added, and who knows what has happened to the rest
+            return False
+        referred = get_referents(*self._plain)
+        return (
+            [*_map(_len, self._views)] == self._sizes
+            and _all(_map(is_, chain.from_iterable(self._views), self._stood))
+            and _len(referred) == _len(self._referred)
+            and _all(_map(is_, referred, self._referred))
+            and _all(_map(is_, _map(type, self.modules.values()), self._kinds.values()))
+            and _all(_map(is_, _map(sys.modules.get, self.modules), self.modules.values()))
+        )
 
     def _look_into(self, name: str, module: ModuleType, ours: bool) -> None:
         for attribute, value in vars(module).items():
@@ -150,18 +187,15 @@ class Fingerprint:
         Returns:
             its dotted names, sorted.
         """
-        # Some thousands of functions, after every check: hardly any of them has keyword defaults.
-        changed = [
-            record
-            for function, code, defaults, keywords, record in self._quick
-            if function.__code__ is not code or function.__defaults__ is not defaults or keywords
-        ]
-        found = [record.path for record in changed if record.restore()]
+        steady = self._steady()
+        found = [] if steady else [record.path for record in self._functions.values() if record.restore()]
         for finders, first in self._finders:
             # Finders of packages that were imported since are none of our business, behind those that were there.
             if len(finders) < len(first) or any(one is not other for one, other in zip(finders, first, strict=False)):
                 finders[:] = first + [one for one in finders if not any(one is other for other in first)]
         for name, module in self.modules.items():
+            if steady and name not in _BUSY:
+                continue
             if type(module) is not self._kinds[name]:  # its own `__getattribute__` would answer for it
                 object.__setattr__(module, "__class__", self._kinds[name])
                 found.append(name)
@@ -169,6 +203,8 @@ class Fingerprint:
                 sys.modules[name] = module
                 found.append(name)
             found += [f"{name}.{attribute}" for attribute in self._restore_module(module, self._attributes[name])]
+        if steady:
+            return sorted(set(found))
         for cls, (path, attributes) in self._classes.items():
             found += [f"{path}.{attribute}" for attribute in _restore_class(cls, attributes)]
         for path, container, former in self._containers:
@@ -181,6 +217,7 @@ class Fingerprint:
             if any(present.get(name, _ABSENT) is not former for name, former in attributes.items()):
                 present.update(attributes)
                 found.append(path)
+        self._settle()  # what still differs is none of our business
         return sorted(set(found))
 
     @staticmethod
@@ -277,7 +314,9 @@ def _restore_class(cls: type, former: Mapping[str, Any]) -> Iterator[str]:
 def _untouched(space: Mapping[str, Any], former: Mapping[str, Any]) -> bool:
     """Whether names and values are the same objects in the same order. By identity: a student's object may be equal to
     anything. Most are, and this says so in compiled code."""
-    return len(space) == len(former) and all(map(is_, space, former)) and all(map(is_, space.values(), former.values()))
+    if _len(space) != _len(former):
+        return False
+    return _all(_map(is_, space, former)) and _all(_map(is_, space.values(), former.values()))
 
 
 def _same(container: Any, former: Any) -> bool:
