@@ -1,6 +1,10 @@
 """What every lab does with what a student wrote: read a number, take a guess, stand in for a function not written yet.
 
 number       a value of any kind as a float; words where it is none
+as_list      whatever holds values in an order as a list; as_pair: two of them
+near         whether two numbers are one but for rounding
+named        the slips that give a wrong value, in words
+shown        a value in a message; listed: a list of numbers
 check_guess  a prediction earns its point for being made
 or_library   a student's function where it gives a result, the library's where it does not: for cells that show
              things, so that a task left out takes none of the others' pictures with it
@@ -10,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 _SHOWN = 60  # characters of a value in a message
+_LISTED = 8  # values of a list in a message
 
 
 def shown(value: Any) -> str:
@@ -24,18 +29,65 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
 
 
-def number(value: Any, what: str) -> float:
+def listed(values: Sequence[float]) -> str:
+    """A list of numbers in a message: the first few of them."""
+    text = ", ".join(f"{value:.4g}" for value in values[:_LISTED])
+    return f"[{text}, …]" if len(values) > _LISTED else f"[{text}]"
+
+
+def number(value: Any, what: str, *, infinite: bool = False) -> float:
     """`value` as a float, whatever kind of number it is (NumPy's and arrays of one element included).
+
+    Args:
+        infinite: whether infinity will do, too.
 
     Raises:
         AssertionError: it is none, or not a finite one; `what` names it.
     """
+    if type(value) is float and math.isfinite(value):  # nearly always, and a check may read thousands
+        return value
     try:
         found = math.nan if isinstance(value, str | bytes | bool) else float(np.asarray(value, dtype=float).item())
     except (TypeError, ValueError):
         found = math.nan
-    assert math.isfinite(found), f"{what} must be a number, got {shown(value)}"
+    fine = not math.isnan(found) if infinite else math.isfinite(found)
+    assert fine, f"{what} must be a number, got {shown(value)}"
     return found
+
+
+def as_list(value: Any, words: str) -> list[Any]:
+    """A list of whatever holds values in an order: a list, a tuple, an array.
+
+    Raises:
+        AssertionError: it holds none; `words` say what should have come.
+    """
+    assert value is not None and not isinstance(value, str | Mapping), f"{words}, got {shown(value)}"
+    try:
+        return list(value)
+    except TypeError:
+        raise AssertionError(f"{words}, got {shown(value)}") from None
+
+
+def as_pair(value: Any, words: str) -> tuple[Any, Any]:
+    """The two things in whatever holds two.
+
+    Raises:
+        AssertionError: it does not; `words` say what should have come.
+    """
+    found = as_list(value, words)
+    assert len(found) == 2, f"{words}, got {shown(value)}"
+    return found[0], found[1]
+
+
+def near(got: float, wanted: float, relative: float = 1e-6) -> bool:
+    """Whether two numbers are one: `relative` of the larger apart, or 1e-9 where both are nearly 0."""
+    return math.isclose(got, wanted, rel_tol=relative, abs_tol=1e-9)
+
+
+def named(got: float, slips: Mapping[str, float], relative: float = 1e-6) -> str:
+    """The slips (words: the value that each gives) that give this value, in brackets, or nothing."""
+    found = [words for words, value in slips.items() if near(got, value, relative)]
+    return f" ({'; or '.join(found)})" if found else ""
 
 
 def check_guess(**guesses: Any) -> None:

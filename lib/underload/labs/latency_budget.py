@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, AnyStr, Protocol
 
 from underload import figures
+from underload.labs.answers import as_list, shown
 from underload.labs.answers import check_guess as check_guess
 from underload.labs.answers import or_library as or_library
 from underload.request import Clock, Timeline, VirtualClock
@@ -366,21 +367,11 @@ def _shown(value: Any, unit: str = " s") -> str:
     """A value in a message: seconds with four places, anything else as Python writes it, cut."""
     if isinstance(value, Real) and not isinstance(value, bool):
         return f"{float(value):.4f}{unit}"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + " …"
+    return shown(value)
 
 
 def _many(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
-def _items(value: Any, words: str) -> list[Any]:
-    """A list of whatever holds values in an order: a list, a tuple, an array."""
-    assert not isinstance(value, str | Mapping), f"{words}, got {_shown(value)}"
-    try:
-        return list(value)
-    except TypeError:
-        raise AssertionError(f"{words}, got {_shown(value)}") from None
 
 
 # ---- task 1
@@ -511,7 +502,7 @@ def check_tokens(serve: Serve, **script: Any) -> None:
         AssertionError: naming the token, its instant, which instant that is, and which was wanted.
     """
     run = _rehearse(serve, script)
-    times = _items(run.line.token_times, "token_times must be a list of instants")
+    times = as_list(run.line.token_times, "token_times must be a list of instants")
     assert len(times) == run.tokens, (
         f"token_times has {_many(len(times), 'instant')} for {_many(run.tokens, 'token')}: one for each, "
         "the first included, whether it has text to show or not"
@@ -560,7 +551,7 @@ def check_times(times_of: Callable[[Timeline], Mapping[str, Any]], line: Timelin
         assert name in got, f"{name!r} is missing; the keys are {_shown(list(got))}"
         value = got[name]
         if isinstance(right, list):
-            gaps = _items(value, f"{name} must be a list of gaps")
+            gaps = as_list(value, f"{name} must be a list of gaps")
             assert len(gaps) == len(right), (
                 f"{name} has {_many(len(gaps), 'gap')}; it should have {len(right)}, "
                 f"between {_many(line.output_tokens, 'token')}"
@@ -753,7 +744,7 @@ def check_medians(
     Raises:
         AssertionError: naming the bucket, its value, what was wanted, and which slip gives that value.
     """
-    got = _items(by_length(list(log), edges), "ttft_by_length() must return a list")
+    got = as_list(by_length(list(log), edges), "ttft_by_length() must return a list")
     assert len(got) == len(edges) - 1, f"{len(edges)} edges make {len(edges) - 1} buckets, got {len(got)}"
     for value, (low, high) in zip(got, pairwise(edges), strict=True):
         lines = [line for line in log if low <= line.prompt_tokens < high]
@@ -816,7 +807,7 @@ def check_line(
         AssertionError: naming the constant, its value, what was wanted, and which slip gives that value.
     """
     line = statistics.linear_regression(xs, ys)
-    got = _items(fit(list(xs), list(ys)), "fit_line() must return (floor, per_token)")
+    got = as_list(fit(list(xs), list(ys)), "fit_line() must return (floor, per_token)")
     assert len(got) == 2, f"fit_line() must return (floor, per_token), got {len(got)} values"
     ends = (ys[-1] - ys[0]) / (xs[-1] - xs[0])
     origin = sum(x * y for x, y in zip(xs, ys, strict=True)) / sum(x * x for x in xs)

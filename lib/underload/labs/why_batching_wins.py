@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from underload import figures
+from underload.labs.answers import as_pair, named, near, number
 from underload.labs.answers import check_guess as check_guess
-from underload.labs.answers import number as _number
 from underload.labs.answers import or_library as or_library
 from underload.request import UnderloadError, VirtualClock
 from underload.shapes import ModelShape, StepLine, decode_cost, fit_step_time, roofline, shape
@@ -66,15 +66,6 @@ def example_times(path: str | None = None, model: str = "smollm2-135m") -> dict[
 
 
 # ------------------------------------------------------------------ what a check is handed
-
-
-def _near(got: float, wanted: float, relative: float = 1e-6) -> bool:
-    return abs(got - wanted) <= relative * abs(wanted)
-
-
-def _named(got: float, slips: Mapping[str, float], relative: float = 1e-6) -> str:
-    """The slip that gives this value, in brackets, or nothing."""
-    return next((f" ({words})" for words, value in slips.items() if _near(got, value, relative)), "")
 
 
 # ------------------------------------------------------------------ task 1: a stopwatch
@@ -136,10 +127,10 @@ def check_step_time(
     """
     clock = AskedClock(start=100.0)
     step = ScriptedStep(clock, seconds)
-    got = _number(step_time(step, clock, warmup=warmup, repeats=repeats), "what step_time() returns, in seconds,")
+    got = number(step_time(step, clock, warmup=warmup, repeats=repeats), "what step_time() returns, in seconds,")
     measured, everything = list(seconds[warmup : warmup + repeats]), list(seconds[: warmup + repeats])
     wanted = statistics.median(measured)
-    if _near(got, wanted):
+    if near(got, wanted):
         return
     assert clock.asked > step.calls, (
         f"step_time() is {got:.4g} s, and the clock that was handed over was never asked; take the time by clock.now()"
@@ -160,7 +151,7 @@ def check_step_time(
         ],
     }
     raise AssertionError(
-        f"with warmup={warmup} and repeats={repeats}, step_time() is {got:.4f} s{_named(got, slips)}; "
+        f"with warmup={warmup} and repeats={repeats}, step_time() is {got:.4f} s{named(got, slips)}; "
         f"the median of the {repeats} measured runs is {wanted:.4f} s"
     )
 
@@ -184,11 +175,8 @@ Fit = Callable[[Sequence[float], Sequence[float]], object]
 
 def _pair(found: Any) -> tuple[float, float]:
     """What fit() returned as two numbers: a pair of any kind."""
-    try:
-        first, second = found
-    except (TypeError, ValueError):
-        raise AssertionError(f"fit() must return (o, t), got {found!r}") from None
-    return _number(first, "o, the first of what fit() returns,"), _number(second, "t, the second,")
+    first, second = as_pair(found, "fit() must return (o, t)")
+    return number(first, "o, the first of what fit() returns,"), number(second, "t, the second,")
 
 
 def check_slope(fit: Fit, *, o: float = 0.030, t: float = 0.002, sizes: Sequence[int] = (1, 2, 4, 8, 16, 32)) -> None:
@@ -198,7 +186,7 @@ def check_slope(fit: Fit, *, o: float = 0.030, t: float = 0.002, sizes: Sequence
         AssertionError: naming both numbers.
     """
     first, second = _pair(fit(list(sizes), [o + t * size for size in sizes]))
-    assert _near(first, t, 1e-4) or _near(second, t, 1e-4), (
+    assert near(first, t, 1e-4) or near(second, t, 1e-4), (
         f"the times were made with t = {t * 1e3:g} ms for each sequence; fit() found o = {first * 1e3:.4g} ms and "
         f"t = {second * 1e3:.4g} ms"
     )
@@ -213,11 +201,11 @@ def check_line(
         AssertionError: naming both numbers, and the slip that gives them.
     """
     found = _pair(fit(list(sizes), [o + t * size for size in sizes]))
-    swapped = _near(found[0], t, 1e-4) and _near(found[1], o, 1e-4)
+    swapped = near(found[0], t, 1e-4) and near(found[1], o, 1e-4)
     assert not (ordered and swapped), "fit() returned (t, o); the order is (o, t)"
-    if swapped or (_near(found[0], o, 1e-4) and _near(found[1], t, 1e-4)):
+    if swapped or (near(found[0], o, 1e-4) and near(found[1], t, 1e-4)):
         return
-    first = " (o + t is the step for one sequence; o is what is left with none)" if _near(found[0], o + t, 1e-4) else ""
+    first = " (o + t is the step for one sequence; o is what is left with none)" if near(found[0], o + t, 1e-4) else ""
     raise AssertionError(
         f"the times were made with o = {o * 1e3:.4g} ms and t = {t * 1e3:.4g} ms; "
         f"fit() found o = {found[0] * 1e3:.4g} ms{first} and t = {found[1] * 1e3:.4g} ms"
@@ -237,7 +225,7 @@ def check_fit(
     """
     found = _pair(fit(list(sizes), list(seconds)))
     wanted = fit_step_time(sizes, seconds)
-    if any(_near(o, wanted.o, 1e-3) and _near(t, wanted.t, 1e-3) for o, t in (found, found[::-1])):
+    if any(near(o, wanted.o, 1e-3) and near(t, wanted.t, 1e-3) for o, t in (found, found[::-1])):
         return
     times = np.asarray(seconds)
     slips = {
@@ -250,7 +238,7 @@ def check_fit(
     raise AssertionError(
         f"step times of {', '.join(f'{1e3 * s:.4g}' for s in seconds)} ms at batch sizes "
         f"{', '.join(map(str, sizes))}: fit() found o = {found[0] * 1e3:.3f} ms and t = {found[1] * 1e3:.4f} ms"
-        f"{_named(found[0], slips)}; the least relative errors are at o = {wanted.o * 1e3:.3f} ms and "
+        f"{named(found[0], slips)}; the least relative errors are at o = {wanted.o * 1e3:.3f} ms and "
         f"t = {wanted.t * 1e3:.4f} ms"
     )
 
@@ -300,7 +288,7 @@ def _floor(
     floor: Floor, name: str, batch: int, context: int, *, width: float, bandwidth: float = _NO_TIME, flops: float
 ) -> float:
     made = floor(BareShape.of(shape(name)), batch, context, bandwidth, flops, width)
-    return _number(made, "what floor() returns, in seconds,")
+    return number(made, "what floor() returns, in seconds,")
 
 
 def _reading(floor: Floor, name: str, batch: int, context: int, width: float, bandwidth: float) -> float:
@@ -327,8 +315,8 @@ def check_weights(
         "the weights are read once a step, not once a sequence": batch * weights,
         "each weight is bytes_per_value wide": weights / width,
     }
-    slip = _named(got * bandwidth, slips, 0.01)
-    assert _near(got, weights / bandwidth, 0.01), (
+    slip = named(got * bandwidth, slips, 0.01)
+    assert near(got, weights / bandwidth, 0.01), (
         f"{batch} sequences of one token, arithmetic that takes no time: a step of {name} at {bandwidth / 1e9:g} GB/s "
         f"takes {got * 1e3:.4g} ms by floor(){slip}; its weights take {weights / bandwidth * 1e3:.4g} ms"
     )
@@ -358,10 +346,10 @@ def check_cache(floor: Floor, name: str = "smollm2-135m", context: int = 4096, w
         "each value is bytes_per_value wide": wanted / width,
         "4 bytes a value, whatever bytes_per_value says": wanted / width * 4,
     }
-    slip = _named(got, slips, 1e-4)
+    slip = named(got, slips, 1e-4)
     if abs(got) < 1:
         slip = " (keys and values are missing)"
-    assert _near(got, wanted, 1e-4), (
+    assert near(got, wanted, 1e-4), (
         f"with {width:g} bytes a value, one more token in the cache of {name} costs {got:,.0f} bytes of reading by "
         f"floor(){slip}; its keys and values are {wanted:,.0f} bytes"
     )
@@ -375,8 +363,8 @@ def check_caches(floor: Floor, name: str, batch: int, context: int = 4096, width
     """
     one, many = (_cache(floor, name, size, context, width) for size in (1, batch))
     assert one > 1, f"keys and values are missing: a longer context costs a step of {name} nothing by floor()"
-    slip = " (keys and values of one sequence only)" if _near(many, one, 1e-4) else ""
-    assert _near(many, batch * one, 1e-4), (
+    slip = " (keys and values of one sequence only)" if near(many, one, 1e-4) else ""
+    assert near(many, batch * one, 1e-4), (
         f"a token more in each of {batch} sequences costs {many / one:.4g} times as much reading as in one{slip}; "
         f"every sequence reads its own cache, which makes {batch} times"
     )
@@ -401,7 +389,7 @@ def check_arithmetic(
 
     wanted = 2 * shape(name).num_parameters * batch / flops
     got = alone(_NO_TIME)
-    if _near(got, wanted, 1e-4) or _near(alone(_FOR_EVER), wanted, 1e-4):  # the second: the smaller of two times
+    if near(got, wanted, 1e-4) or near(alone(_FOR_EVER), wanted, 1e-4):  # the second: the smaller of two times
         return
     slips = {
         "one FLOP a weight; a multiplication and an addition are two": wanted / 2,
@@ -410,7 +398,7 @@ def check_arithmetic(
         "FLOPs, not bytes: bytes_per_value has no part in them": wanted * width,
         "2 bytes_per_value FLOPs a weight": wanted * width / 2,
     }
-    slip = _named(got, slips, 1e-4)
+    slip = named(got, slips, 1e-4)
     if got < 1e-12:
         slip = " (arithmetic is missing)"
     raise AssertionError(
@@ -435,9 +423,9 @@ def check_longer(floor: Floor, name: str = "smollm2-135m", bandwidth: float = 30
             "the two times added; reading and computing go on at once, so the longer one counts": (1 + share) * read,
             "the shorter of the two times": min(1.0, share) * read,
         }
-        slip = _named(got, slips, 0.01)
+        slip = named(got, slips, 0.01)
         # On the second machine it is enough that arithmetic counts: how much of it there is, is check_arithmetic's.
-        assert _near(got, wanted, 0.01) if share < 1 else got > 1.2 * read, (
+        assert near(got, wanted, 0.01) if share < 1 else got > 1.2 * read, (
             f"where reading takes {read * 1e3:.1f} ms and arithmetic {share * read * 1e3:.1f} ms, floor() is "
             f"{got * 1e3:.1f} ms{slip}; the two overlap, so the step takes at least {wanted * 1e3:.1f} ms"
         )
@@ -470,9 +458,9 @@ def check_floor(
         "one FLOP a weight; a multiplication and an addition are two": max(read, compute / 2),
         "arithmetic of one sequence only": max(read, compute / batch),
     }
-    assert _near(got, wanted), (
+    assert near(got, wanted), (
         f"floor of a step of {name} with {batch} sequences of {context} tokens, {width:g} bytes a value, at "
-        f"{bandwidth / 1e9:.0f} GB/s and {flops / 1e9:.0f} GFLOP/s is {got * 1e3:.4g} ms{_named(got, slips)}; "
+        f"{bandwidth / 1e9:.0f} GB/s and {flops / 1e9:.0f} GFLOP/s is {got * 1e3:.4g} ms{named(got, slips)}; "
         f"it should be {wanted * 1e3:.4g} ms"
     )
 
@@ -487,11 +475,11 @@ def check_knee(knee: Callable[[float, float], object], o: float = 0.030, t: floa
         AssertionError: naming the value, and the slip that gives it.
     """
     call = f"knee(o = {o * 1e3:.4g} ms, t = {t * 1e3:.4g} ms)"
-    got = _number(knee(o, t), f"what {call} returns")
+    got = number(knee(o, t), f"what {call} returns")
     slips = {"t/o instead of o/t": t / o, "90 % of 1/t instead of half": 9 * o / t, "the limit 1/t itself": 1 / t}
     for whole in (math.floor(o / t), math.ceil(o / t)):
         slips.setdefault(f"rounded to {whole}; a knee need not be a whole number", whole)
-    assert _near(got, o / t), f"{call} is {got:.4g}{_named(got, slips)}; B/(o + Bt) is half of 1/t at B = {o / t:.4g}"
+    assert near(got, o / t), f"{call} is {got:.4g}{named(got, slips)}; B/(o + Bt) is half of 1/t at B = {o / t:.4g}"
 
 
 def check_batch(largest_batch: Callable[[float, float, float], object], o: float, t: float, limit: float) -> None:
@@ -511,7 +499,7 @@ def check_batch(largest_batch: Callable[[float, float, float], object], o: float
 
 def _whole(value: object, what: str) -> int:
     """A whole number of any kind, also one that is written 10.0."""
-    found = _number(value, what)
+    found = number(value, what)
     assert found == int(found), f"{what} must be a whole number, got {found!r}"
     return int(found)
 
@@ -573,7 +561,7 @@ def check_share_form(my_share: object) -> None:
     """
     if my_share is None:
         raise NotImplementedError("my_share is still None")
-    got = _number(my_share, "my_share")
+    got = number(my_share, "my_share")
     assert 0 < got < 1, f"my_share is {got:.4g}; a share lies between 0 and 1, and 0.5 is one half"
 
 
@@ -589,18 +577,18 @@ def check_my_share(my_share: object, my_batch: object, machine: Machine) -> None
     line = StepLine(machine.o, machine.t)
     right = line.batch_for_step_time(machine.limit)
     try:
-        own = max(1.0, _number(my_batch, "my_batch"))
+        own = max(1.0, number(my_batch, "my_batch"))
     except AssertionError:
         own = right
-    got = _number(my_share, "my_share")
+    got = number(my_share, "my_share")
     slips = {
         "in per cent; a share is between 0 and 1": 100 * line.throughput(own) * line.t,
         "over the throughput of one sequence": line.throughput(own) / line.throughput(1),
         "in tokens/s; divide by 1/t": line.throughput(own),
         "of the step time that is o": line.o / line.step_time(own),
     }
-    assert any(_near(got, line.throughput(batch) * line.t, 0.02) for batch in (own, right)), (
-        f"my_share is {got:.4g}{_named(got, slips, 0.02)}; a batch of {own:g} gives "
+    assert any(near(got, line.throughput(batch) * line.t, 0.02) for batch in (own, right)), (
+        f"my_share is {got:.4g}{named(got, slips, 0.02)}; a batch of {own:g} gives "
         f"B/(o + Bt) = {line.throughput(own):.0f} tokens/s, and 1/t is {1 / line.t:.0f} tokens/s"
     )
 
@@ -654,7 +642,7 @@ def check_cache_rate(
     if noise:
         seconds = [s * (1 + e) for s, e in zip(seconds, noise, strict=True)]
         rate = batch * kv_bytes / float(np.polyfit(tokens, seconds, 1)[0])
-    got = _number(cache_rate(tokens, seconds, batch, kv_bytes), "what cache_rate() returns, in bytes/s,")
+    got = number(cache_rate(tokens, seconds, batch, kv_bytes), "what cache_rate() returns, in bytes/s,")
     slips = {
         "bytes of one sequence; a token more in each sequence is batch_size tokens more": rate / batch,
         "GB/s; bytes/s are wanted": rate / 1e9,
@@ -668,9 +656,9 @@ def check_cache_rate(
         / (seconds[-1] - seconds[0]),
         "tokens, not bytes": rate / kv_bytes,
     }
-    assert _near(got, rate, 1e-4), (
+    assert near(got, rate, 1e-4), (
         f"{batch} sequences of {', '.join(map(str, tokens))} tokens, {kv_bytes:,} bytes each, in steps of "
-        f"{', '.join(f'{1e3 * s:.4g}' for s in seconds)} ms: cache_rate() is {got / 1e9:.4g} GB/s{_named(got, slips)}; "
+        f"{', '.join(f'{1e3 * s:.4g}' for s in seconds)} ms: cache_rate() is {got / 1e9:.4g} GB/s{named(got, slips)}; "
         f"it should be {rate / 1e9:.4g} GB/s"
     )
 
