@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from underload.course import handout, read_notebook
-from underload.labs import latency_budget, why_batching_wins
-from underload.labs.answers import check_guess, number, or_library
+from underload.labs import latency_budget, littles_law, load, why_batching_wins
+from underload.labs.answers import as_list, as_pair, check_guess, listed, named, near, number, or_library
 
 LABS = Path(__file__).parents[1] / "labs"
 SET_UP = {"latency-budget": ("setup", "decoder"), "why-batching-wins": ("8a906a3a7463", "b7e05d31c846")}
@@ -39,14 +39,57 @@ def test_a_guess_that_was_not_made_is_open_and_not_wrong() -> None:
         check_guess(my_guess=None)
 
 
-def test_both_labs_take_guesses_the_same_way() -> None:
-    assert latency_budget.check_guess is why_batching_wins.check_guess is check_guess
+@pytest.mark.parametrize("lab", [latency_budget, littles_law, load, why_batching_wins])
+def test_all_labs_take_guesses_the_same_way(lab: Any) -> None:
+    assert lab.check_guess is check_guess
 
 
 @pytest.mark.parametrize("value", ["3", b"3", True, None, math.inf, [1, 2], {}])
 def test_what_is_no_number_is_named(value: object) -> None:
     with pytest.raises(AssertionError, match="^my_share must be a number, got "):
         number(value, "my_share")
+
+
+@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), np.array([2.0]), np.array(2)])
+def test_a_number_of_any_kind_is_read(value: object) -> None:
+    found = number(value, "my_share")
+    assert found == 2 and type(found) is float
+
+
+def test_infinity_is_a_number_where_it_may_be_one() -> None:
+    assert (
+        number(math.inf, "the wait", infinite=True) == number(np.float64("inf"), "the wait", infinite=True) == math.inf
+    )
+    with pytest.raises(AssertionError, match="the wait must be a number, got nan"):
+        number(math.nan, "the wait", infinite=True)
+
+
+@pytest.mark.parametrize("values", [[1, 2], (1, 2), np.array([1, 2]), iter([1, 2]), {1: 0, 2: 0}.keys()])
+def test_a_list_or_pair_of_any_kind_is_read(values: Any) -> None:
+    assert list(as_pair(values, "it must return (o, t)")) == [1, 2]
+
+
+@pytest.mark.parametrize("values", [None, "12", {1: 0, 2: 0}, 2])
+def test_what_is_no_list_is_named(values: object) -> None:
+    with pytest.raises(AssertionError, match="^it must return gaps, got "):
+        as_list(values, "it must return gaps")
+
+
+def test_what_is_no_pair_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"^it must return \(o, t\), got \[1, 2, 3\]"):
+        as_pair([1, 2, 3], "it must return (o, t)")
+
+
+def test_rounding_is_no_difference_and_a_slip_has_its_words() -> None:
+    assert near(0.1 + 0.2, 0.3) and near(0.0, 1e-12) and not near(1.00001, 1.0) and near(1.01, 1.0, 0.02)
+    slips = {"not halved": 2.0, "the rate": 5.0, "twice as much": 2.0}
+    assert named(2.0, slips) == " (not halved; or twice as much)" and named(3.0, slips) == ""
+    assert named(5.04, slips, 0.01) == " (the rate)"
+
+
+def test_a_long_list_is_cut() -> None:
+    assert listed([0.5, 1 / 3]) == "[0.5, 0.3333]"
+    assert listed([float(i) for i in range(9)]) == "[0, 1, 2, 3, 4, 5, 6, 7, …]"
 
 
 def not_written(x: float) -> float:
