@@ -1,7 +1,8 @@
 """The book's own numbers for lab 2: pocket as a single server behind a queue; waits by clock, simulator and formula.
 
     python tests/benchmarks/littles_law_lab.py --out lib/underload/labs/littles_law.json
-    python tests/benchmarks/littles_law_lab.py     prints, stores nothing
+    python tests/benchmarks/littles_law_lab.py             prints, stores nothing
+    python tests/benchmarks/littles_law_lab.py --quick     a fifth of the requests; stores nothing
 
 It runs the lab's own cells, so that the experiment is the one that a student runs.
 """
@@ -29,10 +30,11 @@ BEFORE = (
     "switch-interval",
     "task-4-solution",
 )
+REQUESTS, QUICK = 400, 80  # of the lab's cells, which name this number, and of a quick run
 MEASURED = ("task-5-decoder", "task-5-three")
 
 
-def measure(source: Path) -> dict[str, object]:
+def measure(source: Path, requests: int = REQUESTS) -> dict[str, object]:
     cells = {cell.id: cell.source for cell in read_notebook(source).cells}
     names: dict[str, Any] = {}
     record: dict[str, float] = {}
@@ -40,7 +42,7 @@ def measure(source: Path) -> dict[str, object]:
         exec(cells[name], names)
     with other_load(record):
         for name in MEASURED:
-            exec(cells[name], names)
+            exec(cells[name].replace(str(REQUESTS), str(requests)), names)
     services = names["services"]
     seconds = {
         "mean service": services.mean(),
@@ -66,8 +68,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where to store the result (JSON)")
     parser.add_argument("--lab", type=Path, default=LAB, help="the notebook (default: the book's)")
+    parser.add_argument("--quick", action="store_true", help="a small run that shows that everything works")
     options = parser.parse_args()
-    text = json.dumps(measure(options.lab), indent=1)
+    if options.quick and options.out:
+        parser.error("--quick stores nothing; leave --out away")
+    text = json.dumps(measure(options.lab, QUICK if options.quick else REQUESTS), indent=1)
     print(text)
     if options.out:
         options.out.write_text(text + "\n", encoding="utf-8")
