@@ -263,12 +263,15 @@ def test_what_is_pinned_is_what_is_installed_and_fits_together() -> None:
 
 
 def test_the_libraries_that_are_imported_are_the_ones_that_are_declared() -> None:
-    """A fresh environment with the library's own dependencies must be able to import everything at its top level."""
+    """A fresh environment with the library's own dependencies must be able to import everything at its top level.
+
+    All but the Triton kernels, which are imported when the first of them is launched: triton exists for Linux only.
+    """
     known = set(sys.stdlib_module_names) | {"underload"}
     declared = {re.split(r"[<>=;\[ ]", text)[0].lower() for text in metadata()["dependencies"]}  # type: ignore[attr-defined]
     names = {"huggingface_hub": "huggingface-hub", "llvmlite": "numba"}  # numba is built on it and brings it
     wrong = set()
-    for path in sorted(LIBRARY.rglob("*.py")):
+    for path in sorted(set(LIBRARY.rglob("*.py")) - {LIBRARY / "decoder" / "kernels.py"}):
         for _, module, now in imports(path):
             top = module.split(".")[0]
             if now and top not in known and names.get(top, top).lower() not in declared:

@@ -18,6 +18,7 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     path: str = "auto",
     batch_invariant: bool = False,
+    attention: str = "auto",
     seed: int = 0,
     threads: int | None = None,
 ) -> Model:
@@ -30,6 +31,7 @@ def load_model(
         dtype: "auto" is float32 on a CPU and the checkpoint's own on a GPU.
         path: "plain" (torch), "fast" (numba, CPU), or "auto".
         batch_invariant: one order of summation whoever the neighbours are; see `Model`.
+        attention: "torch", "cpu", "triton", or "auto"; see `Model`.
         seed: of a shape's random weights.
         threads: of the fast path; None takes the machine's cores.
 
@@ -43,7 +45,15 @@ def load_model(
     check_memory(checkpoint.name, checkpoint.shape.weight_bytes(kind.itemsize), place)
     tokenizer = checkpoint.tokenizer()
     weights = checkpoint.weights(kind, place)
-    return Model(checkpoint.shape, weights, tokenizer, path=path, batch_invariant=batch_invariant, threads=threads)
+    return Model(
+        checkpoint.shape,
+        weights,
+        tokenizer,
+        path=path,
+        batch_invariant=batch_invariant,
+        attention=attention,
+        threads=threads,
+    )
 
 
 def check_memory(name: str, needed: float, device: torch.device) -> None:

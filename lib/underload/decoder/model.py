@@ -51,6 +51,8 @@ class Model:
         path: "plain" (torch, any device), "fast" (numba, CPU), or "auto": fast where it can, plain elsewhere.
         batch_invariant: a sequence's logits are bitwise the same whoever its neighbours are and however its prompt
             is cut into chunks.
+        attention: the plain path's implementation of `paged_attention` ("torch", "cpu", "triton"); one that is named
+            chooses the plain path with it. "auto" is the fastest that the chosen path has.
 
     Raises:
         UnderloadError: a path that cannot run this model here, with the reason.
@@ -64,6 +66,7 @@ class Model:
         *,
         path: str = "auto",
         batch_invariant: bool = False,
+        attention: str = "auto",
         threads: int | None = None,
     ) -> None:
         self.shape = shape
@@ -72,7 +75,7 @@ class Model:
         self.device = weights.embed.device
         self.dtype = weights.embed.dtype
         self.batch_invariant = batch_invariant
-        self._path = _choose(shape, weights, path, batch_invariant, threads)
+        self._path = _choose(shape, weights, path, batch_invariant, attention, threads)
 
     @property
     def path(self) -> str:
@@ -133,11 +136,17 @@ class Model:
         return f"<Model {self.shape.name}: {size}, {kind} on {self.device}, {self.path} path>"
 
 
-def _choose(shape: ModelShape, weights: Weights, path: str, batch_invariant: bool, threads: int | None) -> Path:
+def _choose(
+    shape: ModelShape, weights: Weights, path: str, batch_invariant: bool, attention: str, threads: int | None
+) -> Path:
     if path not in ("auto", "plain", "fast"):
         raise UnderloadError(f"path must be 'auto', 'plain' or 'fast', got {path!r}")
-    if path == "plain":
-        return PlainPath(shape, weights, batch_invariant=batch_invariant)
+    if path == "fast" and attention != "auto":
+        raise UnderloadError(
+            f"the fast path has one attention, its own, not {attention!r}; use attention='auto', or path='plain'"
+        )
+    if path == "plain" or attention != "auto":
+        return PlainPath(shape, weights, batch_invariant=batch_invariant, attention=attention)
     from underload.decoder import fast
 
     reason = fast.unsupported(shape, weights.embed.device, weights.embed.dtype)
