@@ -183,6 +183,13 @@ def test_what_a_student_gets(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["CHANGES.md", "queue-lab", "release.json"]
 
 
+def test_links_lead_out_of_the_folder_that_a_hand_out_lies_in() -> None:
+    source = queue_lab()
+    source.cells[0].source += "\nRead [the chapter](../chapters/queue.md)."
+    given = hand_out(source, LAB, "2026-11-30")
+    assert "(../../chapters/queue.md)" in given.cells[0].source  # my-labs/queue-lab/queue-lab.ipynb, as the README says
+
+
 def test_a_copy_for_each_student(tmp_path: Path) -> None:
     done = release({LAB: queue_lab()}, tmp_path, secret=SECRET, students=["ann", "bob"], day=DAY)
     assert done.students == ("ann", "bob")

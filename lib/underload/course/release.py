@@ -90,6 +90,9 @@ def hand_out(source: NotebookNode, lab: str, date: str, *, student: str = "", se
         about = made.metadata["underload"]
         about["seed"] = seed
     about.update(lab=lab, released=date, **({"student": student} if student else {}))
+    for cell in made.cells:
+        if cell.cell_type == "markdown":  # a hand-out lies in a folder of its own, one deeper than the lab does
+            cell.source = cell.source.replace("](../", "](../../")
     line = f"*Hand-out of {date}, {_short(about['handout'])}.*"
     first = next((cell for cell in made.cells[:1] if cell.cell_type == "markdown" and not nbgrader(cell)), None)
     if first is None:
