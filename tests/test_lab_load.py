@@ -50,7 +50,7 @@ def solved(source: Any) -> dict[str, Any]:
 
 def test_points_and_tasks(source: Any) -> None:
     about = outline(source)
-    assert (about.points, about.bonus, about.minutes) == (20, 3, 70)
+    assert (about.points, about.bonus, about.minutes) == (20, 3, 80)
     assert sum(task.minutes or 0 for task in about.tasks if not task.further) == about.minutes
     heads = [cell.source.splitlines()[0] for cell in source.cells if re.match(r"## .*Task \d", cell.source)]
     told = [re.findall(r"about (\d+) minutes, (\d+) (?:bonus )?points", head)[0] for head in heads]
@@ -135,6 +135,15 @@ def test_the_solutions_agree_with_the_library(solved: dict[str, Any]) -> None:
         expected = None if interval is None else (interval.low, interval.high)
         assert solved["ranks"](n, q, confidence) == expected == lab.ranks(n, q, confidence)
         assert solved["needed"](q, confidence) == metrics.samples_needed(q, confidence) == lab.needed(q, confidence)
+
+
+def test_time_passes_in_the_shortest_sleep_and_in_nothing_else() -> None:
+    clock = lab.SleepyClock(100.0)
+    clock.sleep(1e-18)  # as a loop asks for, whose rest is rounding
+    assert clock.now() == math.nextafter(100.0, math.inf)
+    with pytest.raises(AssertionError, match=r"time passes in clock.sleep\(\)"):
+        while clock.now() < 101:
+            clock.sleep(0)
 
 
 def test_the_generators_do_what_the_librarys_do(solved: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from heapq import heapify, heappop, heappush, heapreplace
+from inspect import isgenerator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from underload.request import FinishReason, Timeline
 Array = NDArray[np.float64]
 _POLLS = 20_000  # readings of a clock without any passing of time
 _MOST = 100_000  # events of a run
+_NAP = 1e-3  # s by which a request may be late
 
 
 def _near(got: float, wanted: float, relative: float = 1e-7) -> bool:
@@ -95,9 +97,10 @@ class SleepyClock:
         assert length >= 0, (
             f"clock.sleep({length:.4g}): nobody sleeps backwards; a request that is late goes out at once"
         )
-        self._polls = 0
         self.slept += 1
-        self.time += length + (self.overshoot if length else 0.0)
+        if length:  # at least to the next float, as any timer ticks: whoever sleeps until the clock says so gets there
+            self._polls = 0
+            self.time = max(self.time + length + self.overshoot, math.nextafter(self.time, math.inf))
 
 
 class Events:
@@ -346,7 +349,9 @@ def _open(
     recorder = _Recorder(clock, takes)
     returned = open_loop(list(schedule), recorder, clock)
     order = [which for which, _ in recorder.sends]
-    assert order, "no request was sent: call send(i) for each of them"
+    assert order, "no request was sent: call send(i) for each of them" + (
+        "; a function with yield does nothing until somebody asks for its values" if isgenerator(returned) else ""
+    )
     assert order == list(range(len(schedule))), (
         f"{len(schedule)} requests should be sent once each, 0 first and then in order; sent were {_given(order)}"
         + (f", {len(order)} in all" if len(order) != len(schedule) else "")
@@ -374,6 +379,8 @@ def check_open(
 ) -> None:
     """When each request goes out: never before it is due, and no later than sleep and sends made necessary.
 
+    A millisecond is let pass, for who sleeps in short naps until the instant has come.
+
     Raises:
         AssertionError: naming the request, when it went out, when it should have, and why.
     """
@@ -386,7 +393,7 @@ def check_open(
     drifted = _by_gaps(schedule, overshoot, spent)
     worst = max(range(len(sent)), key=lambda i: max(schedule[i] - sent[i], sent[i] - wanted[i]))
     got, due, right = sent[worst], schedule[worst], wanted[worst]
-    early, late = got < due - 1e-9, got > right + max(overshoot, 1e-9) + 1e-9
+    early, late = got < due - 1e-9, got > right + max(overshoot, _NAP) + 1e-9
     if not early and not late:
         return
     why = ""
