@@ -447,7 +447,9 @@ def check_cut(
     }
     where = f"arrivals {_given(arrivals)} s, waits {_given(waits)} s, a warm-up of {warmup:.4g} s"
     instead = next((f" ({words})" for words, slip in slips.items() if slip != right and _same(got, slip)), "")
-    assert len(got) == len(right), f"{len(got)} waits are left{instead}; it should be {len(right)}: {where}"
+    assert len(got) == len(right), (
+        f"{len(got)} of {len(waits)} waits are left{instead}; it should be {len(right)}: {where}"
+    )
     for place, (value, wanted) in enumerate(zip(got, right, strict=True)):
         found = _number(value, f"wait {place} of those left")
         assert _near(found, wanted), (
