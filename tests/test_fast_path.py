@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from underload.decoder import Batch, Model, Weights
-from underload.decoder.fast import FastPath, unsupported
+from underload.decoder.fast import FastPath, paged, unsupported, version
 from underload.decoder.fast import step as compiled
 from underload.decoder.fast import team as teams
+from underload.decoder.fast.attend import CHUNK
 from underload.decoder.fast.pack import as_numpy, pack, wide
 from underload.request import BlockTable, Sequence, UnderloadError
 from underload.shapes import ModelShape, RopeScaling
@@ -75,10 +76,10 @@ def prompts_of(shape, lengths, seed=0):
     return [rng.integers(0, shape.vocab_size, n).tolist() for n in lengths]
 
 
-def sequences_for(model, prompts, block_size, room, fill=None):
+def sequences_for(model, prompts, block_size, room, fill=None, kv_dtype=None):
     """A cache with its blocks dealt out in no order, and a sequence for each prompt."""
     counts = [-(-(len(ids) + room) // block_size) for ids in prompts]
-    kv = model.new_kv(sum(counts) + 2, block_size)
+    kv = model.new_kv(sum(counts) + 2, block_size, kv_dtype)
     if fill is not None:
         kv.keys.fill(fill)
         kv.values.fill(fill)
@@ -87,9 +88,9 @@ def sequences_for(model, prompts, block_size, room, fill=None):
     return kv, [Sequence(len(ids), list(ids), table=table) for ids, table in zip(prompts, tables, strict=True)]
 
 
-def run(model, prompts, new=4, block_size=16, chunk=1000, fill=None):
+def run(model, prompts, new=4, block_size=16, chunk=1000, fill=None, kv_dtype=None):
     """Prefill in chunks, then decode greedily. Returns for each prompt the logits [new, vocab] and the token ids."""
-    kv, sequences = sequences_for(model, prompts, block_size, new, fill)
+    kv, sequences = sequences_for(model, prompts, block_size, new, fill, kv_dtype)
     logits = [[] for _ in prompts]
     while True:
         work = [
@@ -246,6 +247,39 @@ def test_every_number_of_rows_gives_the_same_bits(alone, neighbours):
     actual, _ = run(model_of(weights=weights), prompts[: neighbours + 1], new=4, block_size=16)
     for a, b in zip(actual, expected, strict=False):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_long_text_divided_among_threads_gives_the_same_bits(dtype):
+    # Several chunks of attention: alone a text is divided by chunks and heads, in company not at all.
+    shape = replace(BASE, num_layers=2)
+    weights = weights_of(shape)
+    prompts = prompts_of(shape, (CHUNK - 2, 3 * CHUNK + 1, 2 * CHUNK, 5, 9, 13))
+    results = []
+    for threads, chunk, block_size, together in ((1, 2000, 1024, 1), (2, 2000, 16, 1), (3, 90, 7, 2), (2, 300, 64, 6)):
+        model = model_of(shape, weights=weights, threads=threads)
+        groups = [prompts[i : i + together] for i in range(0, len(prompts), together)]
+        results.append([rows for some in groups for rows in run(model, some, 4, block_size, chunk, kv_dtype=dtype)[0]])
+    for other in results[1:]:
+        for a, b in zip(other, results[0], strict=True):
+            assert torch.equal(a, b)
+    plain, _ = run(model_of(shape, "plain", weights=weights), prompts, 4, kv_dtype=dtype)
+    for a, b in zip(results[0], plain, strict=True):
+        # A key that falls on another side of a rounding by the last bit of float32 differs by a bit of 16.
+        assert_close(a, b, {torch.float32: 1e-5, torch.float16: 2e-4, torch.bfloat16: 2e-3}[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_keys_and_values_are_rounded_to_the_nearest(dtype):
+    shape = replace(BASE, num_layers=1)
+    model = model_of(shape)
+    stored = []
+    for kind in (torch.float32, dtype):
+        kv, (sequence,) = sequences_for(model, prompts_of(shape, (40,)), 16, 0, kv_dtype=kind)
+        model.forward(Batch.of([(sequence, 40)]), kv)
+        stored.append(kv.read(sequence.table, 40))
+    for wide_part, narrow_part in zip(*stored, strict=True):
+        assert torch.equal(wide_part.to(dtype), narrow_part)  # the first layer's: no attention has come before
 
 
 # -------------------------------------------------- what must not be read, or believed
@@ -536,12 +570,13 @@ def test_compiled_code_is_keyed_by_every_source_of_the_package(tmp_path, monkeyp
     source = Path(compiled.__file__).parent
     for path in source.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "step.py"))
-    digest = compiled._digest()
-    for function in (compiled.prepare, compiled.work):
-        assert [cell.cell_contents for cell in function.py_func.__closure__] == [digest]
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "version.py"))
+    digest = version.digest()
+    for module in (compiled, paged):
+        for function in (module.prepare, module.work):
+            assert digest in [cell.cell_contents for cell in function.py_func.__closure__]
     (tmp_path / "tile.py").write_text((tmp_path / "tile.py").read_text() + "\n# another\n")
-    assert compiled._digest() != digest
+    assert version.digest() != digest
 
 
 def test_a_cache_folder_that_cannot_be_written_is_done_without():

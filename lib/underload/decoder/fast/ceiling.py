@@ -10,8 +10,8 @@ import time
 import numpy as np
 from numba import njit
 
-from underload.decoder.fast.step import _digest
 from underload.decoder.fast.tile import LANES, MAX_ROWS, product
+from underload.decoder.fast.version import digest
 
 _INNER = 1024
 
@@ -44,7 +44,7 @@ def _compiled(version: int):  # type: ignore[no-untyped-def]
 
 def measure(threads: int, megabytes: int = 512, runs: int = 7) -> tuple[float, float]:
     """The best of several runs: bytes/s read with no cache to help, and FLOP/s with all in the cache."""
-    sweep = _compiled(_digest())
+    sweep = _compiled(digest())
     panels = megabytes * 2**20 // (4 * LANES * _INNER) // (4 * threads) * 4
     arrays = [np.ones(panels * LANES * _INNER, dtype=np.float32) for _ in range(threads)]
     x = np.ones(MAX_ROWS * (_INNER + LANES), dtype=np.float32)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from underload.decoder.batch import Batch
+from underload.decoder.fast import attend
 from underload.decoder.fast import step as compiled
 from underload.decoder.fast.kv import FastKV
 from underload.decoder.fast.pack import as_numpy, pack, wide
@@ -27,7 +28,6 @@ from underload.shapes import ModelShape
 STEP_ROWS = (
     128  # a longer batch is computed in steps of this many rows: enough to reuse each weight, few enough for the cache
 )
-_SCORES = 1 << 16  # attention scores that a thread keeps at most, unless one row alone needs more
 
 
 class FastPath:
@@ -57,8 +57,8 @@ class FastPath:
         self._turns = np.empty((0, shape.head_dim), dtype=np.float32)  # cosines and sines of the positions met so far
         packed = pack(shape, weights)
         self._matrices, self._vectors = packed.matrices, packed.vectors
-        self._sequences = 0  # most sequences in a step so far
         self._number = 0
+        self._context_lens, self._blocks = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
         self._lock, self._process = threading.Lock(), os.getpid()  # one batch at a time: the buffers are shared
         self._kv: FastKV | None = None
         self._result: np.ndarray | None = None
@@ -80,7 +80,6 @@ class FastPath:
             compiled.BIAS: int(shape.attention_bias),
             compiled.HEAD_NORM: int(shape.qk_norm),
             compiled.THREADS: self.threads,
-            compiled.CONTEXT: 0,
         }.items():
             self._size[field] = value
 
@@ -155,8 +154,7 @@ class FastPath:
             )
 
     def _compute_alone(self, batch: Batch, kv: FastKV, want: int, result: np.ndarray) -> None:
-        context = int(batch.context_lens.max())
-        self._bind(kv, min(batch.num_sequences, STEP_ROWS), context)
+        self._bind(kv, *batch.block_tables.shape)
         steps = -(-batch.num_tokens // STEP_ROWS)
         if steps == 1:
             self._step(batch.token_ids, batch.positions, batch.query_lens, batch.logit_rows, batch, kv, want, result)
@@ -197,9 +195,10 @@ class FastPath:
             self._positions[:rows] = positions
             np.take(self._turns, positions, axis=0, out=self._row_turns[:rows])
             compiled.prepare(
-                self._control, self._plan, self._size, self._embedding, token_ids, query_lens, batch.block_tables,
-                kv.num_blocks, kv.block_size, logit_rows, self._positions, self._slots, self._segments,
-                self._index, self._picked, self._x, self._best, want, self._number, result.ctypes.data, failed,
+                self._control, self._plan, self._size, self._embedding, token_ids, query_lens,
+                self._context_lens, batch.block_tables, kv.num_blocks, logit_rows, self._positions, self._slots,
+                self._blocks, self._pieces, self._partials, self._picked, self._x, self._best, want, self._number,
+                result.ctypes.data, failed,
             )  # fmt: skip
 
         assert self._job is not None
@@ -217,30 +216,16 @@ class FastPath:
 
     # -------------------------------------------------- buffers
 
-    def _bind(self, kv: FastKV, sequences: int, context: int) -> None:
+    def _bind(self, kv: FastKV, sequences: int, table_width: int) -> None:
         """Have buffers for this cache and these sizes. A new set of them is a new job for the team."""
-        if kv is self._kv and context + 32 <= self._size[compiled.CONTEXT] and sequences <= self._sequences:
+        blocks = sequences * table_width
+        if kv is self._kv and sequences <= len(self._context_lens) and blocks <= len(self._blocks):
             return
         shape, size = self.shape, self._size
         self._forget()
-        if context + 32 > size[compiled.CONTEXT] or sequences > self._sequences:
-            context = max(context * 5 // 4 + 32, int(size[compiled.CONTEXT]), 256)
-            self._sequences = max(sequences, self._sequences)
-            size[compiled.CONTEXT] = context
-            group = shape.num_heads // shape.num_kv_heads
-            size[compiled.SCRATCH] = max(_SCORES, group * (context + 8))
-            scratch = max(
-                int(size[compiled.SCRATCH]) + compiled.SEGMENT_ROWS * group, STEP_ROWS * max(64, wide(shape.head_dim))
-            )
-            self._index = np.zeros(self._sequences * context, dtype=np.int64)
-            self._scratch = np.zeros((self.threads, scratch), dtype=np.float32)
-        size[compiled.KV_LAYER] = kv.keys[0].size
         if self._kv is None:
-            hidden, heads, inner = (
-                wide(shape.hidden_size),
-                shape.num_heads * wide(shape.head_dim),
-                wide(shape.intermediate_size),
-            )
+            hidden, head, inner = wide(shape.hidden_size), wide(shape.head_dim), wide(shape.intermediate_size)
+            heads, group = shape.num_heads * head, shape.num_heads // shape.num_kv_heads
 
             def rows_of(width: int) -> np.ndarray:
                 return np.zeros(STEP_ROWS * width, dtype=np.float32)
@@ -249,7 +234,6 @@ class FastPath:
             self._plan = np.zeros(compiled.STEP_FIELDS, dtype=np.int64)
             self._positions = np.zeros(STEP_ROWS, dtype=np.int64)
             self._slots = np.zeros(STEP_ROWS, dtype=np.int64)
-            self._segments = np.zeros(3 * STEP_ROWS, dtype=np.int64)
             self._picked = np.zeros(STEP_ROWS, dtype=np.int64)
             self._row_turns = np.zeros((STEP_ROWS, shape.head_dim), dtype=np.float32)
             # Rows a power of two of bytes apart would crowd into a few sets of the cache: 16 more keep them apart.
@@ -258,14 +242,25 @@ class FastPath:
             self._normed = np.zeros((self.threads, STEP_ROWS * (hidden + LANES)), dtype=np.float32)
             self._best = np.zeros(self.threads * STEP_ROWS, dtype=np.float32)
             self._best_id = np.zeros(self.threads * STEP_ROWS, dtype=np.int64)
+            pieces = attend.most_pieces(STEP_ROWS, STEP_ROWS, shape.num_kv_heads, group, self.threads)
+            self._pieces = np.zeros(pieces * attend.PIECE_FIELDS, dtype=np.int64)
+            self._siblings_done = np.zeros(pieces, dtype=np.int64)
+            self._partials = np.zeros(attend.PARTIALS if self.threads > 1 else 0, dtype=np.float32)
+            self._places = np.zeros((self.threads, 2 * attend.PLACES), dtype=np.int64)
+            scratch = max(attend.scratch_size(group, head), STEP_ROWS * max(64, head))
+            self._scratch = np.zeros((self.threads, scratch), dtype=np.float32)
+        self._context_lens = np.zeros(max(sequences, len(self._context_lens)), dtype=np.int64)
+        self._blocks = np.zeros(max(blocks * 5 // 4, len(self._blocks), 1024), dtype=np.int32)
+        size[compiled.KV_LAYER], size[compiled.BLOCK_SIZE] = kv.keys[0].size, kv.block_size
         self._kv = kv
         self._control = np.zeros(CONTROL_WORDS, dtype=np.int64)
         self._control[TICKET] = OVER
         rest = (
-            size, np.float32(shape.norm_eps), self._plan, self._matrices, self._vectors, self._positions,
-            self._slots, self._segments, self._index, self._picked, self._row_turns.reshape(-1),
+            size, np.float32(shape.norm_eps), self._plan, self._matrices, self._vectors, self._slots, self._blocks,
+            self._pieces, self._siblings_done, self._partials, self._picked, self._row_turns.reshape(-1),
             self._x, self._q, self._attended, self._hidden,
             kv.keys.reshape(-1), kv.values.reshape(-1), self._best, self._best_id, self._normed, self._scratch,
+            self._places,
         )  # fmt: skip
         with _notice_if_slow("compiling the fast path for this machine (once, some 10 s; kept for the next time)"):
             compiled.work(0, 0, self._control, *rest)  # there is nothing to do yet: this only compiles

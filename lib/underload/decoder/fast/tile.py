@@ -93,18 +93,19 @@ def _broadcast(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
     return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
 
 
-def _weights(builder: ir.IRBuilder, address: ir.Value, storage: str) -> ir.Value:
-    """Load 16 weights and widen them to float32."""
+def _widened(builder: ir.IRBuilder, address: ir.Value, storage: str, lanes: int) -> ir.Value:
+    """Load neighbouring values of a storage format and widen them to float32."""
+    vector = ir.VectorType(_F32, lanes)
     if storage == "float32":
-        return _load(builder, address, _VECTOR)
+        return _load(builder, address, vector)
     if storage == "float16":
-        raw = builder.load(address, typ=ir.VectorType(ir.HalfType(), LANES))
+        raw = builder.load(address, typ=ir.VectorType(ir.HalfType(), lanes))
         raw.align = 2
-        return builder.fpext(raw, _VECTOR)
-    raw = builder.load(address, typ=ir.VectorType(_I16, LANES))  # bfloat16 is the upper half of a float32
+        return builder.fpext(raw, vector)
+    raw = builder.load(address, typ=ir.VectorType(_I16, lanes))  # bfloat16 is the upper half of a float32
     raw.align = 2
-    wide = ir.VectorType(_I32, LANES)
-    return builder.bitcast(builder.shl(builder.zext(raw, wide), ir.Constant(wide, [16] * LANES)), _VECTOR)
+    wide = ir.VectorType(_I32, lanes)
+    return builder.bitcast(builder.shl(builder.zext(raw, wide), ir.Constant(wide, [16] * lanes)), vector)
 
 
 _ELEMENT = {"float32": _F32, "float16": _I16, "bfloat16": _I16}
@@ -174,7 +175,7 @@ def _product_tile(module: ir.Module, rows: int, panels: int, storage: str) -> ir
         for step in range(4):
             here = builder.add(k, _I64(step))
             ws = [
-                _weights(builder, _at(builder, panel[p], builder.mul(here, _I64(LANES)), element), storage)
+                _widened(builder, _at(builder, panel[p], builder.mul(here, _I64(LANES)), element), storage, LANES)
                 for p in range(panels)
             ]
             for r in range(rows):
@@ -193,13 +194,14 @@ def _product_tile(module: ir.Module, rows: int, panels: int, storage: str) -> ir
     return function
 
 
-def _mix_tile(module: ir.Module, rows: int, panels: int) -> ir.Function:
+def _mix_tile(module: ir.Module, rows: int, panels: int, storage: str) -> ir.Function:
     """out[r, 16 p + j] += sum over t of x[r, t] v[index[t] + 16 p + j]: attention's second product, values in place."""
-    name = f"underload_mix_{rows}x{panels}"
+    name = f"underload_mix_{rows}x{panels}_{storage}"
     if name in module.globals:
         return module.globals[name]
     function, builder = _function(module, name, _PTR, _PTR, _PTR, _I64, _PTR, _I64, _I64, _I64)
     v, index, x, x_stride, out, out_stride, start, stop = function.args
+    element = _ELEMENT[storage]
     x_row = [_at(builder, x, builder.mul(_I64(r), x_stride)) for r in range(rows)]
     out_at = [
         _at(builder, _at(builder, out, builder.mul(_I64(r), out_stride)), p * LANES)
@@ -208,8 +210,8 @@ def _mix_tile(module: ir.Module, rows: int, panels: int) -> ir.Function:
     ]
 
     def step(builder: ir.IRBuilder, t: ir.Value, acc: list[ir.Value]) -> list[ir.Value]:
-        token = _at(builder, v, _load(builder, _at(builder, index, t, _I64), _I64))
-        vs = [_load(builder, _at(builder, token, p * LANES), _VECTOR) for p in range(panels)]
+        token = _at(builder, v, _load(builder, _at(builder, index, t, _I64), _I64), element)
+        vs = [_widened(builder, _at(builder, token, p * LANES, element), storage, LANES) for p in range(panels)]
         for r in range(rows):
             xs = _broadcast(builder, _load(builder, _at(builder, x_row[r], t), _F32))
             for p in range(panels):
@@ -223,8 +225,8 @@ def _mix_tile(module: ir.Module, rows: int, panels: int) -> ir.Function:
     return function
 
 
-def _scores(module: ir.Module) -> ir.Function:
-    """out[r, t] = sum over d of q[r, d] k[index[t] + d], for 8 tokens t from `start`; `width` a multiple of 16.
+def _scores(module: ir.Module, storage: str) -> ir.Function:
+    """out[r, i] = sum over d of q[r, d] k[index[i] + d], for 8 tokens i; `width` a multiple of 16.
 
     Eight sums of eight lanes each, then folded: the lanes of all eight are added in pairs until one vector holds
     the eight totals. One query after the other; the eight keys stay in the first-level cache meanwhile.
@@ -232,27 +234,27 @@ def _scores(module: ir.Module) -> ir.Function:
     A head's share of a token is too short a stretch for the hardware to see a pattern, so the keys of later tokens and
     the values of these, which are needed next, are asked for here. `index` must go on for 8 + KEYS_AHEAD tokens.
     """
-    name = "underload_scores"
+    name = f"underload_scores_{storage}"
     if name in module.globals:
         return module.globals[name]
-    function, builder = _function(module, name, _PTR, _PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _I64, _I64)
-    k, v, index, q, q_stride, rows, out, out_stride, start, width = function.args
-    keys = [
-        _at(builder, k, _load(builder, _at(builder, index, builder.add(start, _I64(i)), _I64), _I64))
-        for i in range(_HALF)
-    ]
+    function, builder = _function(module, name, _PTR, _PTR, _PTR, _PTR, _PTR, _I64, _I64, _PTR, _I64, _I64)
+    k, v, index, v_index, q, q_stride, rows, out, out_stride, width = function.args
+    element = _ELEMENT[storage]
+
+    def token(pool: ir.Value, places: ir.Value, i: int) -> ir.Value:
+        return _at(builder, pool, _load(builder, _at(builder, places, i, _I64), _I64), element)
+
+    keys = [token(k, index, i) for i in range(_HALF)]
     for i in range(_HALF):
-        later = _load(builder, _at(builder, index, builder.add(start, _I64(i + KEYS_AHEAD)), _I64), _I64)
-        now = _load(builder, _at(builder, index, builder.add(start, _I64(i)), _I64), _I64)
-        for address in (_at(builder, k, later), _at(builder, v, now)):
+        for address in (token(k, index, i + KEYS_AHEAD), token(v, v_index, i)):
 
             def ask(
                 builder: ir.IRBuilder, d: ir.Value, _: list[ir.Value], address: ir.Value = address
             ) -> list[ir.Value]:
-                _prefetch(builder, _at(builder, address, d))
+                _prefetch(builder, _at(builder, address, d, element))
                 return []
 
-            _loop(builder, _I64(0), width, LANES, [], ask)
+            _loop(builder, _I64(0), width, LANES if storage == "float32" else 2 * LANES, [], ask)  # a cache line
     zero = ir.Constant(_HALF_VECTOR, [0.0] * _HALF)
 
     def one_query(builder: ir.IRBuilder, r: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
@@ -263,7 +265,7 @@ def _scores(module: ir.Module) -> ir.Function:
                 here = builder.add(d, _I64(half))
                 qs = _load(builder, _at(builder, query, here), _HALF_VECTOR)
                 acc = [
-                    _fma(builder, qs, _load(builder, _at(builder, keys[i], here), _HALF_VECTOR), acc[i])
+                    _fma(builder, qs, _widened(builder, _at(builder, keys[i], here, element), storage, _HALF), acc[i])
                     for i in range(_HALF)
                 ]
             return acc
@@ -271,8 +273,7 @@ def _scores(module: ir.Module) -> ir.Function:
         sums = _loop(builder, _I64(0), width, 2 * _HALF, [zero] * _HALF, step)
         while len(sums) > 1:
             sums = [_fold(builder, a, b) for a, b in zip(sums[0::2], sums[1::2], strict=True)]
-        row = _at(builder, out, builder.mul(r, out_stride))
-        _store(builder, sums[0], _at(builder, row, start))
+        _store(builder, sums[0], _at(builder, out, builder.mul(r, out_stride)))
         return []
 
     _loop(builder, _I64(0), rows, 1, [], one_query)
@@ -360,14 +361,15 @@ def mix(
     signature = types.void(v, i, i, index, i, x, i, i, i, out, i, i, i, i)
 
     def codegen(context, builder, signature, args):
-        data_v = _at(builder, _data(context, builder, v, args[0]), args[1])
+        storage = _storage(v)
+        data_v = _at(builder, _data(context, builder, v, args[0]), args[1], _ELEMENT[storage])
         data_index = _at(builder, _data(context, builder, index, args[3]), args[4], _I64)
         data_x = _at(builder, _data(context, builder, x, args[5]), args[6])
         data_out = _at(builder, _data(context, builder, out, args[9]), args[10])
         module = builder.module
 
         def call(r: int, p: int) -> None:
-            tile = _mix_tile(module, r, p)
+            tile = _mix_tile(module, r, p, storage)
             builder.call(tile, (data_v, data_index, data_x, args[7], data_out, args[11], args[12], args[13]))
 
         _choose(builder, args[8], MIX_ROWS, args[2], call)
@@ -378,20 +380,25 @@ def mix(
 
 @intrinsic
 def scores(
-    typingctx, k, k_at, v, index, index_at, q, q_at, q_stride, rows, out, out_at, out_stride, start, width
+    typingctx, k, k_at, v, v_at, index, index_at, v_index_at, q, q_at, q_stride, rows, out, out_at, out_stride, width
 ):  # fmt: skip
-    """out[r, t] = sum over d < width of q[r, d] k[index[t] + d], for 8 tokens t from `start`, any number of rows."""
+    """out[r, i] = sum over d < width of q[r, d] k[index[i] + d], for 8 tokens i and any number of rows.
+
+    The values of these tokens, v from `v_at` by the index from `v_index_at`, are only asked for: they are needed next.
+    """
     i = types.int64
-    signature = types.void(k, i, v, index, i, q, i, i, i, out, i, i, i, i)
+    signature = types.void(k, i, v, i, index, i, i, q, i, i, i, out, i, i, i)
 
     def codegen(context, builder, signature, args):
-        data_k = _at(builder, _data(context, builder, k, args[0]), args[1])
-        data_v = _at(builder, _data(context, builder, v, args[2]), args[1])
-        data_index = _at(builder, _data(context, builder, index, args[3]), args[4], _I64)
-        data_q = _at(builder, _data(context, builder, q, args[5]), args[6])
-        data_out = _at(builder, _data(context, builder, out, args[9]), args[10])
-        arguments = (data_k, data_v, data_index, data_q, args[7], args[8], data_out, args[11], args[12], args[13])
-        builder.call(_scores(builder.module), arguments)
+        storage = _storage(k)
+        data_k = _at(builder, _data(context, builder, k, args[0]), args[1], _ELEMENT[storage])
+        data_v = _at(builder, _data(context, builder, v, args[2]), args[3], _ELEMENT[storage])
+        data_index = _data(context, builder, index, args[4])
+        index_k, index_v = (_at(builder, data_index, at, _I64) for at in (args[5], args[6]))
+        data_q = _at(builder, _data(context, builder, q, args[7]), args[8])
+        data_out = _at(builder, _data(context, builder, out, args[11]), args[12])
+        arguments = (data_k, data_v, index_k, index_v, data_q, args[9], args[10], data_out, args[13], args[14])
+        builder.call(_scores(builder.module, storage), arguments)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -411,6 +418,41 @@ def widened(typingctx, array, index):
         return builder.bitcast(builder.shl(builder.zext(_load(builder, address, _I16), _I32), _I32(16)), _F32)
 
     return types.float32(array, types.int64), codegen
+
+
+@intrinsic
+def narrow(typingctx, array, index, value):
+    """array[index] = value in the array's storage format, rounded to the nearest, ties to even."""
+
+    def codegen(context, builder, signature, args):
+        storage = _storage(array)
+        address = _at(builder, _data(context, builder, array, args[0]), args[1], _ELEMENT[storage])
+        if storage == "float32":
+            _store(builder, args[2], address)
+        elif storage == "float16":
+            half = builder.fptrunc(args[2], ir.HalfType())
+            builder.store(builder.bitcast(half, _I16), address).align = 2
+        else:
+            bits = builder.bitcast(args[2], _I32)
+            odd = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
+            rounded = builder.add(bits, builder.add(odd, _I32(0x7FFF)))
+            # Rounding up could carry a NaN over into infinity, or a zero.
+            kept = builder.select(builder.fcmp_unordered("uno", args[2], args[2]), _I32(0x7FC0 << 16), rounded)
+            builder.store(builder.trunc(builder.lshr(kept, _I32(16)), _I16), address).align = 2
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.float32), codegen
+
+
+@intrinsic
+def pointer(typingctx, address, like):
+    """A memory address as a pointer to what the array `like` holds; `like` is only looked at for its type."""
+    kind = types.CPointer(like.dtype)
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(kind))
+
+    return kind(types.int64, like), codegen
 
 
 @intrinsic
