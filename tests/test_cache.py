@@ -543,6 +543,7 @@ POOL = "a pool needs at least one block of one token, got "
         ),
         (lambda pool, table, chain: pool.write(table, 7, 9), "from 7 up to 9 are not within the 8 of .* 2 blocks of 4"),
         (lambda pool, table, chain: pool.write(table, -1, 1), "from -1 up to 1 are not within"),
+        (lambda pool, table, chain: pool.write(table, -1, 0), "from -1 up to 0 are not within"),
         (lambda pool, table, chain: pool.write(table, 8, 9), "from 8 up to 9 are not within"),
         (lambda pool, table, chain: pool.retract(table, -1), "from 0 up to -1 are not within"),
         (lambda pool, table, chain: pool.publish(table, BlockChain([1] * 12, 4), 12), "from 0 up to 12 are not within"),
@@ -594,3 +595,50 @@ def test_a_host_pool_may_be_empty_but_not_less() -> None:
         HostPool(-1)
     with pytest.raises(UnderloadError, match="at least 0, got -1"):
         HostPool(1).allocate(-1)
+
+
+# ---- injected failures -------------------------------------------------------------------------------------------
+
+
+def test_a_digest_that_fails_leaves_no_trace_and_can_be_asked_again() -> None:
+    fails = False
+
+    def digest(parent: bytes, content: bytes) -> bytes:
+        if fails and content[0] == 2:
+            raise RuntimeError("injected")
+        return block_digest(parent, content)
+
+    pool, undisturbed = BlockPool(8, 1), BlockPool(8, 1)
+    results = []
+    for each in (pool, undisturbed):
+        table: BlockTable | None = None
+        for call in (
+            lambda: each.can_allocate(BlockChain([1, 2, 3, 4], 1, digest=digest), 9),  # noqa: B023, called below
+            lambda: each.allocate(chain, 4),  # noqa: B023
+            lambda: each.announce(table, chain, 2),  # noqa: B023
+            lambda: each.publish(table, chain, 4),  # noqa: B023
+        ):
+            # A chain of its own for each call, so that each has names to compute, and fails halfway.
+            chain = BlockChain([1, 2, 3, 4], 1, digest=digest)
+            if each is pool:
+                before = pool.snapshot(), vars(pool.counters).copy(), len(pool.index), len(pool.tables)
+                held = None if table is None else (list(table.blocks), table.num_hashed)
+                fails = True
+                with pytest.raises(RuntimeError, match="injected"):
+                    call()
+                fails = False
+                assert (pool.snapshot(), vars(pool.counters), len(pool.index), len(pool.tables)) == before
+                assert table is None or (table.blocks, table.num_hashed) == held
+            made = call()
+            table = made if isinstance(made, BlockTable) else table
+        results.append((each.snapshot(), each.counters, table))
+    assert results[0] == results[1] and found(pool, [1, 2, 3, 4]) == 4
+
+
+def test_a_prompt_with_an_id_that_cannot_be_named_is_refused_for_itself_alone() -> None:
+    pool = BlockPool(8, 2)
+    run(pool, [1, 1, 2, 2])
+    before = pool.snapshot(), vars(pool.counters).copy()
+    with pytest.raises(UnderloadError, match="at most 64 bits"):
+        pool.allocate(BlockChain([1, 1, 2**64, 2, 3], 2), 5)
+    assert (pool.snapshot(), vars(pool.counters)) == before and run(pool, [1, 1, 2, 2, 3]) == 4

@@ -169,7 +169,7 @@ class BlockPool:
             OutOfBlocks: no block for a copy; table and pool are as they were.
             UnderloadError: a position that has no block yet, or whose block can be found by others.
         """
-        if start + 1 == stop and start < len(table.blocks) * self.block_size:  # one decoded token: nearly every call
+        if start + 1 == stop and 0 <= start < len(table.blocks) * self.block_size:  # one decoded token: nearly always
             number = table.blocks[start // self.block_size]
             if self._ref_counts[number] == 1 and self.index.names[number] is None:
                 return []
@@ -252,7 +252,7 @@ class BlockPool:
                     f"block {number}, past the table's first {tokens} tokens, can be found by others; keep it, or "
                     "retract it first"
                 )
-        for number in reversed(table.blocks[kept:]):
+        for number in table.blocks[kept:]:
             self._release(number)
         del table.blocks[kept:]
 
