@@ -126,7 +126,9 @@ def test_a_fork_owes_its_copies_once_and_they_are_still_there() -> None:
     pool.append(left, 9)
     assert pool.write(left, 6, 9) == list(zip(source, left.blocks)) and len(left.blocks) == 3
     assert pool.write(left, 6, 9) == [] and places(pool) == (4, 0, 12)
-    again = pool.fork(right)  # has nothing of its own yet: copies from where right would
+    pool.append(right, 9)
+    again = pool.fork(right)  # has nothing of its own yet: copies from where right would, and as much
+    assert len(source) == 2 and len(again.blocks) == 3
     assert pool.write(right, 6, 7) == list(zip(source, right.blocks))
     assert pool.write(again, 6, 7) == list(zip(source, again.blocks))
     assert places(pool) == (4, 0, 12) and pool.counters.copies == 6
