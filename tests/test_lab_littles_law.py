@@ -5,22 +5,19 @@ What solutions, hand-outs and wrong answers earn is `underload course verify`'s 
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from lab_source import answers, assert_graded_lightly, assert_library_is_there, assert_points, benchmark
 
 from underload import metrics, simulation
 from underload.course import read_notebook
-from underload.course.outline import outline, role
 from underload.labs import littles_law as lab
 from underload.queueing import Deterministic, Empirical, Exponential, erlang_b, mg1, mm1, mmc
 
@@ -35,48 +32,22 @@ def source() -> Any:
 
 @pytest.fixture(scope="module")
 def solved(source: Any) -> dict[str, Any]:
-    """The names that a grader's process has: nothing that only shows things was run."""
-    names: dict[str, Any] = {}
-    for cell in source.cells:
-        if role(cell) in ("given", "answer"):
-            exec(cell.source, names)
-    return names
+    return answers(source)
 
 
 # ------------------------------------------------------------------ the notebook
 
 
 def test_points_and_tasks(source: Any) -> None:
-    about = outline(source)
-    assert (about.points, about.bonus, about.minutes) == (20, 3, 90)
-    assert sum(task.minutes or 0 for task in about.tasks if not task.further) == about.minutes
-    heads = [cell.source.splitlines()[0] for cell in source.cells if re.match(r"## .*Task \d", cell.source)]
-    told = [re.findall(r"about (\d+) minutes, (\d+) (?:bonus )?points", head)[0] for head in heads]
-    assert told == [(str(task.minutes), f"{task.points:g}") for task in about.tasks]
+    assert_points(source, 20, 3, 90)
 
 
 def test_what_an_answer_may_not_use_is_there(source: Any) -> None:
-    for task in outline(source).tasks:
-        for name in task.library:
-            module, _, last = name.rpartition(".")
-            assert callable(getattr(importlib.import_module(module), last)), name
+    assert_library_is_there(source)
 
 
 def test_what_is_graded_needs_no_decoder_and_hardly_any_time() -> None:
-    run = """if True:
-        import sys, time
-        from pathlib import Path
-        from underload.course import read_notebook
-        from underload.course.outline import role
-        cells = read_notebook(Path(sys.argv[1])).cells
-        names, began = {}, time.process_time()
-        for cell in cells:
-            if role(cell) in ("given", "answer", "test"):
-                exec(cell.source, names)
-        assert time.process_time() - began < 2
-        assert not {"torch", "matplotlib", "scipy", "ipywidgets"} & set(sys.modules)
-    """
-    subprocess.run([sys.executable, "-c", run, str(SOURCE)], check=True, timeout=60)
+    assert_graded_lightly(SOURCE)
 
 
 def test_the_solutions_agree_with_the_library(solved: dict[str, Any]) -> None:
@@ -527,15 +498,8 @@ def test_pictures_carry_their_numbers_in_words_and_in_a_table() -> None:
 
 
 def test_the_benchmark_names_cells_that_are_there(source: Any) -> None:
-    """It runs the lab's own cells; a run takes a decoder and half a minute, so only its names are looked at here."""
-    sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
-    try:
-        bench = importlib.import_module("littles_law_lab")
-    finally:
-        sys.path.pop(0)
+    bench = benchmark("littles_law_lab", source)
     cells = {cell.id: cell.source for cell in source.cells}
-    for name in (*bench.BEFORE, *bench.MEASURED):
-        assert cells[name]
     last = cells[bench.MEASURED[-1]]
     assert all(re.search(rf"\b{name}\b[^=\n]*=", last) for name in ("mean", "half", "replayed", "formula"))
     assert json.loads((ROOT / "lib/underload/labs/littles_law.json").read_text())["command"].split()[1] == (

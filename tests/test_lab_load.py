@@ -5,12 +5,9 @@ What solutions, hand-outs and wrong answers earn is `underload course verify`'s 
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab_source import answers, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
 
 from underload import metrics, workload
 from underload.course import read_notebook
-from underload.course.outline import outline, role
 from underload.labs import load as lab
-from underload.request import FinishReason, Timeline
+from underload.request import FinishReason, Timeline, UnderloadError
 from underload.simulation import simulate
 
 ROOT = Path(__file__).parents[1]
@@ -37,48 +34,22 @@ def source() -> Any:
 
 @pytest.fixture(scope="module")
 def solved(source: Any) -> dict[str, Any]:
-    """The names that a grader's process has: nothing that only shows things was run."""
-    names: dict[str, Any] = {}
-    for cell in source.cells:
-        if role(cell) in ("given", "answer"):
-            exec(cell.source, names)
-    return names
+    return answers(source)
 
 
 # ------------------------------------------------------------------ the notebook
 
 
 def test_points_and_tasks(source: Any) -> None:
-    about = outline(source)
-    assert (about.points, about.bonus, about.minutes) == (20, 3, 80)
-    assert sum(task.minutes or 0 for task in about.tasks if not task.further) == about.minutes
-    heads = [cell.source.splitlines()[0] for cell in source.cells if re.match(r"## .*Task \d", cell.source)]
-    told = [re.findall(r"about (\d+) minutes, (\d+) (?:bonus )?points", head)[0] for head in heads]
-    assert told == [(str(task.minutes), f"{task.points:g}") for task in about.tasks]
+    assert_points(source, 20, 3, 80)
 
 
 def test_what_an_answer_may_not_use_is_there(source: Any) -> None:
-    for task in outline(source).tasks:
-        for name in task.library:
-            module, _, last = name.rpartition(".")
-            assert callable(getattr(importlib.import_module(module), last)), name
+    assert_library_is_there(source)
 
 
 def test_what_is_graded_needs_no_decoder_and_hardly_any_time() -> None:
-    run = """if True:
-        import sys, time
-        from pathlib import Path
-        from underload.course import read_notebook
-        from underload.course.outline import role
-        cells = read_notebook(Path(sys.argv[1])).cells
-        names, began = {}, time.process_time()
-        for cell in cells:
-            if role(cell) in ("given", "answer", "test"):
-                exec(cell.source, names)
-        assert time.process_time() - began < 2
-        assert not {"torch", "matplotlib", "scipy", "ipywidgets"} & set(sys.modules)
-    """
-    subprocess.run([sys.executable, "-c", run, str(SOURCE)], check=True, timeout=60)
+    assert_graded_lightly(SOURCE)
 
 
 def test_what_the_text_says_by_hand(solved: dict[str, Any]) -> None:
@@ -289,6 +260,46 @@ def test_something_real_is_driven_in_all_three_ways() -> None:
     assert served == [0, 1, *range(3), *range(3), *range(5)]
 
 
+def test_what_is_closed_says_so_instead_of_keeping_its_caller_waiting() -> None:
+    server = lab.Behind(lambda request: None)
+    server.ask(0)
+    server.close()
+    for ask in (server.send, server.ask, lambda request: server.submit(0, lambda: None)):
+        with pytest.raises(UnderloadError, match="closed and would never answer"):
+            ask(1)
+    server.run()
+    assert len(server.finished()) == 1
+
+
+def test_a_run_that_broke_off_leaves_nothing_to_the_next() -> None:
+    server = lab.Behind(lambda request: time.sleep(0.002))
+
+    def breaks(user: int) -> float:
+        if len(server._served) > 2:
+            raise ValueError("no think time left")
+        return 0.0
+
+    with pytest.raises(ValueError, match="no think time left"):
+        lab.closed_loop(3, breaks, 50, server.submit, server)
+    server.restart()
+    sends = lab.closed_loop(2, lambda user: 0.001, 5, server.submit, server)
+    assert len(sends) == 5 == len(server.finished()) and server.now() < 5
+    server.close()
+
+
+def test_users_who_never_stop_are_stopped_on_the_wall_clock_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "_MOST", 1000)
+    server = lab.Behind(lambda request: None)
+
+    def again() -> None:
+        server.at(server.now(), again)
+
+    again()
+    with pytest.raises(AssertionError, match="events and no end"):
+        server.run()
+    server.close()
+
+
 def test_what_fails_behind_the_line_is_raised_before_it() -> None:
     def serve(request: int) -> None:
         raise ValueError("out of order")
@@ -300,12 +311,6 @@ def test_what_fails_behind_the_line_is_raised_before_it() -> None:
 
 
 # ------------------------------------------------------------------ what a wrong answer is told
-
-
-def _told(check: Callable[..., Any], *arguments: Any, **more: Any) -> str:
-    with pytest.raises(AssertionError) as error:
-        check(*arguments, **more)
-    return str(error.value)
 
 
 def _slept(schedule: list[float], send: Callable[[int], None], clock: Any) -> list[float]:
@@ -320,22 +325,22 @@ def _slept(schedule: list[float], send: Callable[[int], None], clock: Any) -> li
 
 def test_what_an_open_loop_is_told() -> None:
     steady = [i / 200 for i in range(2_000)]
-    said = _told(lab.check_open, _slept, steady, overshoot=0.0005)
+    said = told(lab.check_open, _slept, steady, overshoot=0.0005)
     assert "request 1999" in said and "999.5 ms late; each gap is slept in full" in said
 
     def at_once(schedule: Any, send: Any, clock: Any) -> None:
         for request in range(len(schedule)):
             send(request)
 
-    assert "all went out together" in _told(lab.check_open, at_once, [0, 0.5, 2])
-    assert "no request was sent" in _told(lab.check_open, lambda *_: None, [0, 1])
-    assert "sent once each, 0 first" in _told(lab.check_open, lambda s, send, c: send(1), [0, 1])
-    assert "there is no request 9" in _told(lab.check_open, lambda s, send, c: send(9), [0, 1])
-    assert "time passes in clock.sleep()" in _told(
+    assert "all went out together" in told(lab.check_open, at_once, [0, 0.5, 2])
+    assert "no request was sent" in told(lab.check_open, lambda *_: None, [0, 1])
+    assert "sent once each, 0 first" in told(lab.check_open, lambda s, send, c: send(1), [0, 1])
+    assert "there is no request 9" in told(lab.check_open, lambda s, send, c: send(9), [0, 1])
+    assert "time passes in clock.sleep()" in told(
         lab.check_open, lambda s, send, c: [c.now() for _ in range(100_000)], [0, 1]
     )
-    assert "nobody sleeps backwards" in _told(lab.check_open, lambda s, send, c: c.sleep(-1), [0, 1])
-    assert "must be a number, got None" in _told(lab.check_open, lambda s, send, c: c.sleep(None), [0, 1])
+    assert "nobody sleeps backwards" in told(lab.check_open, lambda s, send, c: c.sleep(-1), [0, 1])
+    assert "must be a number, got None" in told(lab.check_open, lambda s, send, c: c.sleep(None), [0, 1])
 
     def late_stamp(schedule: Any, send: Any, clock: Any) -> list[float]:
         begin, sent = clock.now(), []
@@ -346,11 +351,11 @@ def test_what_an_open_loop_is_told() -> None:
         return sent
 
     stamps = {"schedule": [0.1, 0.5], "takes": [0.01, 0.01]}
-    assert "read after send()" in _told(lab.check_stamps, late_stamp, **stamps)
+    assert "read after send()" in told(lab.check_stamps, late_stamp, **stamps)
     plus = lambda s, send, c: [value + 100 for value in lab.open_loop(s, send, c)]  # noqa: E731
-    assert "by the clock; the call was at 100 s" in _told(lab.check_stamps, plus, **stamps)
+    assert "by the clock; the call was at 100 s" in told(lab.check_stamps, plus, **stamps)
     nothing = lambda s, send, c: lab.open_loop(s, send, c) and None  # noqa: E731
-    assert "must return a list of instants, got None" in _told(lab.check_stamps, nothing, **stamps)
+    assert "must return a list of instants, got None" in told(lab.check_stamps, nothing, **stamps)
 
 
 def test_what_a_closed_loop_is_told() -> None:
@@ -362,14 +367,14 @@ def test_what_a_closed_loop_is_told() -> None:
             submit(user, lambda: None)
         events.run()
 
-    assert "has a request inside already" in _told(lab.check_one_each, eager, **two)
-    assert "send 0 is user 0's at 0 s after the call" in _told(lab.check_users, eager, **two)
-    assert "4 requests were sent; 5 were asked for" in _told(lab.check_returned, eager, **two)
-    assert "no request was sent" in _told(lab.check_users, lambda *_: None, **two)
-    said = _told(lab.check_users, lambda u, t, r, s, events: events.at(1, s, 0), **two)
+    assert "has a request inside already" in told(lab.check_one_each, eager, **two)
+    assert "send 0 is user 0's at 0 s after the call" in told(lab.check_users, eager, **two)
+    assert "4 requests were sent; 5 were asked for" in told(lab.check_returned, eager, **two)
+    assert "no request was sent" in told(lab.check_users, lambda *_: None, **two)
+    said = told(lab.check_users, lambda u, t, r, s, events: events.at(1, s, 0), **two)
     assert "lies in the past, it is 100 s" in said
-    assert "needs something to call" in _told(lab.check_users, lambda u, t, r, s, events: events.at(101, None), **two)
-    assert "when the answer is there, got None" in _told(lab.check_users, lambda u, t, r, s, e: s(0, None), **two)
+    assert "needs something to call" in told(lab.check_users, lambda u, t, r, s, events: events.at(101, None), **two)
+    assert "when the answer is there, got None" in told(lab.check_users, lambda u, t, r, s, e: s(0, None), **two)
 
     def endless(users: int, think: Any, requests: int, submit: Any, events: Any) -> None:
         def go() -> None:
@@ -378,56 +383,54 @@ def test_what_a_closed_loop_is_told() -> None:
         go()
         events.run()
 
-    assert "no end" in _told(lab.check_users, endless, **two)
-    assert "1 of the 2 users" in _told(lab.check_one_each, lambda u, *rest: lab.closed_loop(1, *rest), **two)
+    assert "no end" in told(lab.check_users, endless, **two)
+    assert "1 of the 2 users" in told(lab.check_one_each, lambda u, *rest: lab.closed_loop(1, *rest), **two)
     bare = lambda *all: [instant for instant, _ in lab.closed_loop(*all)]  # noqa: E731
-    assert "must return a list of (instant, user)" in _told(lab.check_returned, bare, **two)
+    assert "must return a list of (instant, user)" in told(lab.check_returned, bare, **two)
 
 
 def test_what_latencies_are_told() -> None:
     ten = {"schedule": [i / 10 for i in range(10)], "services": [0.19] * 10}
     swapped = lambda *all: lab.latencies(*all)[::-1]  # noqa: E731
-    assert "request 1 took 0.19 s (that is from the send)" in _told(
-        lab.check_latencies, swapped, "from schedule", **ten
-    )
+    assert "request 1 took 0.19 s (that is from the send)" in told(lab.check_latencies, swapped, "from schedule", **ten)
     client = lab.drawn_client(np.random.default_rng(1), 3)
     one = lambda schedule, services, connections: lab.latencies(schedule, services)  # noqa: E731
-    assert "as if there were one connection" in _told(lab.check_latencies, one, "from schedule", **client)
-    assert "two lists" in _told(lab.check_latencies, lambda *_: None, "from send", **ten)
-    assert "0 latencies of 10 requests" in _told(lab.check_latencies, lambda *_: ([], []), "from send", **ten)
+    assert "as if there were one connection" in told(lab.check_latencies, one, "from schedule", **client)
+    assert "two lists" in told(lab.check_latencies, lambda *_: None, "from send", **ten)
+    assert "0 latencies of 10 requests" in told(lab.check_latencies, lambda *_: ([], []), "from send", **ten)
     server = lab.your_server(0)
     p99 = [float(np.percentile(values, 99)) for values in lab.latencies(server.schedule, server.services)]
-    assert "(the other one)" in _told(lab.check_my_p99, p99[1], "from schedule", server)
-    assert "in milliseconds" in _told(lab.check_my_p99, 1e3 * p99[1], "from send", server)
+    assert "(the other one)" in told(lab.check_my_p99, p99[1], "from schedule", server)
+    assert "in milliseconds" in told(lab.check_my_p99, 1e3 * p99[1], "from send", server)
     with pytest.raises(NotImplementedError, match="my_from_send"):
         lab.check_my_p99(None, "from send", server)
 
 
 def test_what_gaps_are_told() -> None:
     by_rate = lambda rng, rate, b, n: rng.gamma(b, rate / b, n)  # noqa: E731
-    assert "(the rate where the mean belongs)" in _told(lab.check_gap_mean, by_rate, 4, 1)
+    assert "(the rate where the mean belongs)" in told(lab.check_gap_mean, by_rate, 4, 1)
     unshaped = lambda rng, rate, b, n: rng.gamma(b, 1 / rate, n)  # noqa: E731
-    assert "the shape was forgotten" in _told(lab.check_gap_mean, unshaped, 4, 3)
+    assert "the shape was forgotten" in told(lab.check_gap_mean, unshaped, 4, 3)
     backwards = lambda rng, rate, b, n: rng.gamma(1 / b, b / rate, n)  # noqa: E731
-    assert "burstiness runs backwards" in _told(lab.check_gap_cv, backwards, 4, 0.25)
-    assert "gaps that are NaN" in _told(lab.check_gap_law, lambda rng, r, b, n: [math.nan] * n, 4, math.inf)
-    assert "all gaps are equal" in _told(lab.check_gap_law, lambda rng, r, b, n: rng.random(n), 4, math.inf)
+    assert "burstiness runs backwards" in told(lab.check_gap_cv, backwards, 4, 0.25)
+    assert "gaps that are NaN" in told(lab.check_gap_law, lambda rng, r, b, n: [math.nan] * n, 4, math.inf)
+    assert "all gaps are equal" in told(lab.check_gap_law, lambda rng, r, b, n: rng.random(n), 4, math.inf)
     normal = lambda rng, rate, b, n: rng.lognormal(0, 1.27, n)  # noqa: E731
-    assert "in a gamma law of that shape" in _told(lab.check_gap_law, normal, 4, 0.25)
-    assert "gaps were asked for, got 1" in _told(lab.check_gap_mean, lambda *_: [1], 4, 1)
-    assert "the square of it" in _told(lab.check_cv, lambda gaps: np.var(gaps) / np.mean(gaps) ** 2, [1, 1, 1, 5])
+    assert "in a gamma law of that shape" in told(lab.check_gap_law, normal, 4, 0.25)
+    assert "gaps were asked for, got 1" in told(lab.check_gap_mean, lambda *_: [1], 4, 1)
+    assert "the square of it" in told(lab.check_cv, lambda gaps: np.var(gaps) / np.mean(gaps) ** 2, [1, 1, 1, 5])
     instants = [0.5, 2.1, 2.2, 2.3, 3.4, 4.2]
     for value, why in ((0.96 / 1.2, "no whole one"), (0.889 / 1.6667, "")):
-        assert why in _told(lab.check_dispersion, lambda *_, value=value: value, instants, 1, 4.5)
+        assert why in told(lab.check_dispersion, lambda *_, value=value: value, instants, 1, 4.5)
 
 
 def test_what_dialects_are_told() -> None:
     log = lab.by_hand()[:1]
-    said = _told(lab.check_dialect, lambda log: {"vLLM": 0.08}, log, "vLLM")
+    said = told(lab.check_dialect, lambda log: {"vLLM": 0.08}, log, "vLLM")
     assert "80 ms (divided by n; n tokens have n − 1 gaps)" in said and "100 ms" in said
-    assert "that is guidellm's" in _told(lab.check_dialect, lambda log: {"vLLM": 0.28}, log, "vLLM")
-    assert "it counts chunks" in _told(lab.check_dialect, lambda log: {"llmperf": 1.4 / 5}, log, "llmperf")
-    assert "'llmperf' is missing" in _told(lab.check_dialect, lambda log: {"vLLM": 0.1}, log, "llmperf")
+    assert "that is guidellm's" in told(lab.check_dialect, lambda log: {"vLLM": 0.28}, log, "vLLM")
+    assert "it counts chunks" in told(lab.check_dialect, lambda log: {"llmperf": 1.4 / 5}, log, "llmperf")
+    assert "'llmperf' is missing" in told(lab.check_dialect, lambda log: {"vLLM": 0.1}, log, "llmperf")
     draw = np.random.default_rng(2)
     good, failed = lab.drawn_log(draw), lab.drawn_log(draw, failures=4, answers=0)
     singles = lab.drawn_log(draw, singles=3, answers=0)
@@ -435,20 +438,31 @@ def test_what_dialects_are_told() -> None:
     def forgetful(log: list[Timeline]) -> dict[str, float | None]:
         return lab.dialects([lab.timeline(t.sent or 0, *((x, 1) for x in t.token_times)) for t in log if t.token_times])
 
-    assert "a request that failed, with or without tokens" in _told(lab.check_failures, forgetful, good, failed)
+    assert "a request that failed, with or without tokens" in told(lab.check_failures, forgetful, good, failed)
     zero = lambda log: {name: value or 0.0 for name, value in lab.dialects(log).items()}  # noqa: E731
-    assert "a 0 would look like the fastest server" in _told(lab.check_failures, zero, good, failed)
-    assert "vLLM of nothing but answers of one token is 0 s" in _told(lab.check_singles, zero, good, singles)
-    said = _told(lab.check_singles, lambda log: {"vLLM": sum(1 / (t.output_tokens - 1) for t in log)}, good, singles)
+    assert "a 0 would look like the fastest server" in told(lab.check_failures, zero, good, failed)
+    assert "vLLM of nothing but answers of one token is 0 s" in told(lab.check_singles, zero, good, singles)
+    said = told(lab.check_singles, lambda log: {"vLLM": sum(1 / (t.output_tokens - 1) for t in log)}, good, singles)
     assert "is missing" in said or "divides by 0" in said
 
 
 def test_what_ranks_are_told() -> None:
     zero = lambda n, q, c=0.95: (lab.ranks(n, q, c)[0] - 1, lab.ranks(n, q, c)[1] - 1)  # type: ignore[index]  # noqa: E731
-    assert "ranks count from 1" in _told(lab.check_ranks, zero, 1_000, 99)
+    assert "ranks count from 1" in told(lab.check_ranks, zero, 1_000, 99)
     sided = lambda n, q, c=0.95: lab.ranks(n, q, 2 * c - 1)  # noqa: E731
-    assert "the whole risk was given to each side" in _told(lab.check_ranks, sided, 1_000, 99)
-    assert "too few for an interval" in _told(lab.check_ranks, lambda *_: (1, 5), 5, 50)
-    assert "there are enough" in _told(lab.check_ranks, lambda *_: None, 6, 50)
-    assert "an upper limit only" in _told(lab.check_needed, lambda *_: 299, 99)
-    assert "rounded down" in _told(lab.check_needed, lambda *_: 367, 99)
+    assert "the whole risk was given to each side" in told(lab.check_ranks, sided, 1_000, 99)
+    assert "too few for an interval" in told(lab.check_ranks, lambda *_: (1, 5), 5, 50)
+    assert "there are enough" in told(lab.check_ranks, lambda *_: None, 6, 50)
+    assert "an upper limit only" in told(lab.check_needed, lambda *_: 299, 99)
+    assert "rounded down" in told(lab.check_needed, lambda *_: 367, 99)
+
+
+# ------------------------------------------------------------------ the benchmark
+
+
+def test_the_benchmark_names_cells_that_are_there(source: Any) -> None:
+    bench = benchmark("load_lab", source)
+    cells = {cell.id: cell.source for cell in source.cells}
+    assert set(re.findall(r'"([^"]+)": \w+', cells[bench.MEASURED[-1]].partition("rows = ")[2])) == set(
+        lab.book()["seconds"]
+    )

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/littles_law_lab.py --out lib/underload/labs/littles_law.json
     python tests/benchmarks/littles_law_lab.py             prints, stores nothing
-    python tests/benchmarks/littles_law_lab.py --quick     a fifth of the requests; stores nothing
+    python tests/benchmarks/littles_law_lab.py --quick     a quarter of the requests; stores nothing
 
 It runs the lab's own cells, so that the experiment is the one that a student runs.
 """
@@ -30,7 +30,7 @@ BEFORE = (
     "switch-interval",
     "task-4-solution",
 )
-REQUESTS, QUICK = 400, 80  # of the lab's cells, which name this number, and of a quick run
+REQUESTS, QUICK = 400, 100  # of the lab's cells, which name this number, and of a quick run
 MEASURED = ("task-5-decoder", "task-5-three")
 
 

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/load_lab.py --out lib/underload/labs/load.json
     python tests/benchmarks/load_lab.py             prints, stores nothing
-    python tests/benchmarks/load_lab.py --quick     a fifth of the requests; stores nothing
+    python tests/benchmarks/load_lab.py --quick     a quarter of the requests; stores nothing
 
 It runs the lab's own cells, so that the experiment is the one that a student runs.
 """
@@ -23,7 +23,7 @@ from underload.decoder import machine
 
 LAB = Path(__file__).resolve().parents[2] / "labs" / "load.ipynb"
 BEFORE = ("setup", "pictures", "task-1-open-solution", "task-1-closed-solution", "task-1-late", "task-1-both")
-REQUESTS, QUICK = 400, 80  # of the lab's cells, which name this number, and of a quick run
+REQUESTS, QUICK = 400, 100  # of the lab's cells, which name this number, and of a quick run
 MEASURED = ("task-2-decoder", "task-2-three")
 
 

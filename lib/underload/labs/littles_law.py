@@ -28,6 +28,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from underload import figures
+from underload.labs.answers import as_list, as_pair, listed, named, near, number, shown
+from underload.labs.answers import check_guess as check_guess
+from underload.labs.pace import rate_for as rate_for
 from underload.queueing import mg1
 
 Event = tuple[float, str, int]
@@ -148,69 +151,6 @@ def book() -> dict[str, Any]:
     return found
 
 
-# ------------------------------------------------------------------ values of any kind
-
-
-def _number(value: Any, what: str, *, infinite: bool = False) -> float:
-    """`value` as a float, whatever kind of number it is (NumPy's and arrays of one element included)."""
-    try:
-        found = math.nan if isinstance(value, str | bytes | bool) else float(np.asarray(value, dtype=float).item())
-    except (TypeError, ValueError):
-        found = math.nan
-    fine = not math.isnan(found) if infinite else math.isfinite(found)
-    assert fine, f"{what} must be a number, got {_cut(value)}"
-    return found
-
-
-def _near(got: float, wanted: float, relative: float = 1e-7) -> bool:
-    return math.isclose(got, wanted, rel_tol=relative, abs_tol=1e-9)
-
-
-def _named(got: float, slips: Mapping[str, float], relative: float = 1e-6) -> str:
-    """The slips that give this value, in brackets, or nothing."""
-    found = [words for words, value in slips.items() if _near(got, value, relative)]
-    return f" ({'; or '.join(found)})" if found else ""
-
-
-def _cut(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + " …"
-
-
-def _items(value: Any, words: str) -> list[Any]:
-    """A list of whatever holds values in an order: a list, a tuple, an array."""
-    assert value is not None and not isinstance(value, str | Mapping), f"{words}, got {_cut(value)}"
-    try:
-        return list(value)
-    except TypeError:
-        raise AssertionError(f"{words}, got {_cut(value)}") from None
-
-
-def _pair(value: Any, words: str) -> tuple[Any, Any]:
-    found = _items(value, words)
-    assert len(found) == 2, f"{words}, got {len(found)} things"
-    return found[0], found[1]
-
-
-def _given(values: Sequence[float]) -> str:
-    """A list in a message: a few of its values."""
-    text = ", ".join(f"{value:.4g}" for value in values[:8])
-    return f"[{text}, …]" if len(values) > 8 else f"[{text}]"
-
-
-def check_guess(**guesses: Any) -> None:
-    """A guess earns its point for being made: any positive number will do.
-
-    Raises:
-        NotImplementedError: nothing was written down yet.
-        AssertionError: something that is no positive number.
-    """
-    for name, guess in guesses.items():
-        if guess is None:
-            raise NotImplementedError(f"{name} is still None")
-        assert _number(guess, name) > 0, f"{name} is {guess!r}; write a positive number: any of them earns the point"
-
-
 # ------------------------------------------------------------------ task 1: a queue in a page
 
 Simulate = Callable[..., Any]
@@ -242,13 +182,13 @@ def _log(simulate: Simulate, arrivals: Sequence[float], services: Sequence[float
     """The log that `simulate` gives, whatever kind of numbers and rows it is made of."""
     returned = simulate(list(arrivals), list(services), servers)
     log = []
-    for entry in _items(returned, "simulate() must return a list of events"):
-        row = _items(entry, "an event must be (instant, what, customer)")
-        assert len(row) == 3, f"an event must be (instant, what, customer), got {_cut(entry)}"
+    for entry in as_list(returned, "simulate() must return a list of events"):
+        row = as_list(entry, "an event must be (instant, what, customer)")
+        assert len(row) == 3, f"an event must be (instant, what, customer), got {shown(entry)}"
         what = str(row[1]).strip().lower()
-        assert what in KINDS, f"what happens must be 'arrive', 'start' or 'finish', got {_cut(row[1])}"
-        customer = _number(row[2], "a customer's number")
-        instant = _number(row[0], f"the instant of {what!r} of customer {customer:g}")
+        assert what in KINDS, f"what happens must be 'arrive', 'start' or 'finish', got {shown(row[1])}"
+        customer = number(row[2], "a customer's number")
+        instant = number(row[0], f"the instant of {what!r} of customer {customer:g}")
         log.append((instant, what, int(customer)))
     return log
 
@@ -267,7 +207,7 @@ def check_instants(
     log = _log(simulate, arrivals, services, servers)
     right = {(what, customer): instant for instant, what, customer in _right_log(arrivals, services, servers)}
     of = f"{servers} server{'s' if servers > 1 else ''}"
-    where = f" (arrivals {_given(arrivals)}, services {_given(services)}, {of})" if told else f" ({of})"
+    where = f" (arrivals {listed(arrivals)}, services {listed(services)}, {of})" if told else f" ({of})"
     found: dict[tuple[str, int], float] = {}
     for instant, what, customer in log:
         assert (what, customer) in right, f"there is no customer {customer}; they are numbered from 0{where}"
@@ -278,7 +218,7 @@ def check_instants(
             f"customer {customer} has no event {what!r}: everybody arrives, starts and finishes{where}"
         )
         got = found[what, customer]
-        if _near(got, wanted):
+        if near(got, wanted):
             continue
         why = ""
         if what == "start":
@@ -309,7 +249,7 @@ def check_order(simulate: Simulate, arrivals: Sequence[float], services: Sequenc
     """
     got = [(what, customer) for _, what, customer in _log(simulate, arrivals, services, servers)]
     right = _right_log(arrivals, services, servers)
-    where = f" (arrivals {_given(arrivals)}, services {_given(services)})"
+    where = f" (arrivals {listed(arrivals)}, services {listed(services)})"
     for place, (instant, what, customer) in enumerate(right):
         at = f"at {instant:.4g} s: {what!r} of customer {customer}"
         assert place < len(got), f"the log ends after {place} events; next comes, {at}{where}"
@@ -366,7 +306,7 @@ def check_little(
         if any(begin <= instant < end for instant in arrivals):
             raise
         raise AssertionError(f"in {window} nobody comes, and little() divides by 0; W is None there") from None
-    assert isinstance(got, Mapping), f"little() must return a dictionary, got {_cut(got)}"
+    assert isinstance(got, Mapping), f"little() must return a dictionary, got {shown(got)}"
     a, f = np.asarray(arrivals, dtype=float), np.asarray(finishes, dtype=float)
     came, there = (a >= begin) & (a < end), (a < begin) & (f > begin)
     whole, parts = f - a, np.maximum(np.minimum(f, end) - np.maximum(a, begin), 0.0)
@@ -408,18 +348,18 @@ def check_little(
         },
     }
     for name in names:
-        assert name in got, f"{name!r} is missing; the keys are {_cut(list(got))}"
+        assert name in got, f"{name!r} is missing; the keys are {shown(list(got))}"
         wanted = right[name]
         if wanted is None:
             assert got[name] is None, (
-                f"in {window} nobody comes, so W is None: there is no such mean; got {_cut(got[name])}"
+                f"in {window} nobody comes, so W is None: there is no such mean; got {shown(got[name])}"
             )
             continue
-        value = _number(got[name], name)
+        value = number(got[name], name)
         unit = {"L": "", "rate": "/s", "W": " s"}.get(name, " customer-seconds")
-        assert _near(value, wanted), (
-            f"{name} is {value:.5g}{unit}{_named(value, slips[name])}; in {window} it is {wanted:.5g}{unit} "
-            f"(arrivals {_given(arrivals)}, finishes {_given(finishes)})"
+        assert near(value, wanted), (
+            f"{name} is {value:.5g}{unit}{named(value, slips[name])}; in {window} it is {wanted:.5g}{unit} "
+            f"(arrivals {listed(arrivals)}, finishes {listed(finishes)})"
         )
 
 
@@ -434,7 +374,7 @@ def check_cut(
     Raises:
         AssertionError: naming how many are left, how many should be, or the first that is wrong.
     """
-    got = _items(after_warmup(list(arrivals), list(waits), warmup), "after_warmup() must return a list of waits")
+    got = as_list(after_warmup(list(arrivals), list(waits), warmup), "after_warmup() must return a list of waits")
     pairs = list(zip(arrivals, waits, strict=True))
     right = [wait for instant, wait in pairs if instant >= warmup]
     slips = {
@@ -445,21 +385,19 @@ def check_cut(
         "nobody was left out": list(waits),
         "who arrives at that very instant stays": [wait for instant, wait in pairs if instant > warmup],
     }
-    where = f"arrivals {_given(arrivals)} s, waits {_given(waits)} s, a warm-up of {warmup:.4g} s"
+    where = f"arrivals {listed(arrivals)} s, waits {listed(waits)} s, a warm-up of {warmup:.4g} s"
     instead = next((f" ({words})" for words, slip in slips.items() if slip != right and _same(got, slip)), "")
     assert len(got) == len(right), (
         f"{len(got)} of {len(waits)} waits are left{instead}; it should be {len(right)}: {where}"
     )
     for place, (value, wanted) in enumerate(zip(got, right, strict=True)):
-        found = _number(value, f"wait {place} of those left")
-        assert _near(found, wanted), (
-            f"wait {place} of those left is {found:.4g} s; it should be {wanted:.4g} s: {where}"
-        )
+        found = number(value, f"wait {place} of those left")
+        assert near(found, wanted), f"wait {place} of those left is {found:.4g} s; it should be {wanted:.4g} s: {where}"
 
 
 def _same(got: Sequence[Any], wanted: Sequence[float]) -> bool:
     try:
-        return len(got) == len(wanted) and all(_near(float(a), b) for a, b in zip(got, wanted, strict=True))
+        return len(got) == len(wanted) and all(near(float(a), b) for a, b in zip(got, wanted, strict=True))
     except (TypeError, ValueError):
         return False
 
@@ -474,7 +412,7 @@ def check_batch_mean(batch_interval: Interval, values: Sequence[float], batches:
     Raises:
         AssertionError: naming the mean, the one wanted, and the slip that gives it.
     """
-    got = _number(_pair(batch_interval(list(values), batches, t), _INTERVAL_IS)[0], "the mean")
+    got = number(as_pair(batch_interval(list(values), batches, t), _INTERVAL_IS)[0], "the mean")
     spare = len(values) % batches
     kept = np.asarray(values[spare:], dtype=float)
     slips = {
@@ -482,8 +420,8 @@ def check_batch_mean(batch_interval: Interval, values: Sequence[float], batches:
         "the last ones are left out instead of the first": float(np.mean(values[: len(values) - spare])),
         "the sum": float(kept.sum()),
     }
-    assert _near(got, float(kept.mean())), (
-        f"the mean is {got:.5g}{_named(got, slips)}; it should be {kept.mean():.5g}: "
+    assert near(got, float(kept.mean())), (
+        f"the mean is {got:.5g}{named(got, slips)}; it should be {kept.mean():.5g}: "
         f"{len(values)} values in {batches} batches leave out the first {spare}"
     )
 
@@ -494,7 +432,7 @@ def check_half_width(batch_interval: Interval, values: Sequence[float], batches:
     Raises:
         AssertionError: naming the half width, the one wanted, and the slip that gives it.
     """
-    got = _number(_pair(batch_interval(list(values), batches, t), _INTERVAL_IS)[1], "the half width")
+    got = number(as_pair(batch_interval(list(values), batches, t), _INTERVAL_IS)[1], "the half width")
     every = np.asarray(values, dtype=float)
     cut = every.reshape(batches, -1)
     means, n = cut.mean(axis=1), len(every)
@@ -514,8 +452,8 @@ def check_half_width(batch_interval: Interval, values: Sequence[float], batches:
         * float(every.reshape(-1, batches).mean(axis=0).std(ddof=1))
         / math.sqrt(batches),
     }
-    assert _near(got, right), (
-        f"the half width is {got:.5g}{_named(got, slips)}; it should be {right:.5g}: "
+    assert near(got, right), (
+        f"the half width is {got:.5g}{named(got, slips)}; it should be {right:.5g}: "
         f"{n} values in {batches} batches, t = {t:g}"
     )
 
@@ -543,7 +481,7 @@ def check_pk(pk_wait: Wait, arrival_rate: float, services: Sequence[float]) -> N
     mean, square = float(times.mean()), float((times**2).mean())
     load = arrival_rate * mean
     right = arrival_rate * square / (2 * (1 - load))
-    got = _number(pk_wait(arrival_rate, list(services)), "what pk_wait() returns, in s,", infinite=True)
+    got = number(pk_wait(arrival_rate, list(services)), "what pk_wait() returns, in s,", infinite=True)
     slips = {
         "with the square of the mean for the mean of the squares: every service the same": load
         * mean
@@ -556,9 +494,9 @@ def check_pk(pk_wait: Wait, arrival_rate: float, services: Sequence[float]) -> N
         "the number waiting, λ times the wait": arrival_rate * right,
         "the mean of squares over n − 1": right * len(times) / max(len(times) - 1, 1),
     }
-    assert _near(got, right), (
-        f"at {arrival_rate:.4g} arrivals a second and services {_given(services)} s pk_wait() is {got:.5g} s"
-        f"{_named(got, slips)}; it should be {right:.5g} s (mean {mean:.4g} s, load {load:.3g})"
+    assert near(got, right), (
+        f"at {arrival_rate:.4g} arrivals a second and services {listed(services)} s pk_wait() is {got:.5g} s"
+        f"{named(got, slips)}; it should be {right:.5g} s (mean {mean:.4g} s, load {load:.3g})"
     )
 
 
@@ -570,7 +508,7 @@ def check_overload(pk_wait: Wait, arrival_rate: float, services: Sequence[float]
     """
     load = arrival_rate * float(np.mean(services))
     try:
-        got = _number(pk_wait(arrival_rate, list(services)), "what pk_wait() returns, in s,", infinite=True)
+        got = number(pk_wait(arrival_rate, list(services)), "what pk_wait() returns, in s,", infinite=True)
     except ZeroDivisionError:
         raise AssertionError(f"at load {load:.4g} pk_wait() divides by 0; it should return math.inf there") from None
     assert got == math.inf, (
@@ -600,7 +538,7 @@ def check_sojourn(sojourn_percentile: Percentile, arrival_rate: float, service_r
     Raises:
         AssertionError: naming the percentile, the one wanted, and the slip that gives it.
     """
-    got = _number(sojourn_percentile(arrival_rate, service_rate, q), "what sojourn_percentile() returns, in s,")
+    got = number(sojourn_percentile(arrival_rate, service_rate, q), "what sojourn_percentile() returns, in s,")
     right, share = _sojourn(arrival_rate, service_rate, q), q / 100
     slips = {
         "mean service + percentile of the wait, the rule that is wrong": _rule(arrival_rate, service_rate, q),
@@ -611,9 +549,9 @@ def check_sojourn(sojourn_percentile: Percentile, arrival_rate: float, service_r
         "the mean": 1 / (service_rate - arrival_rate),
         "a negative time; the logarithm of a share is negative": -right,
     }
-    assert _near(got, right), (
+    assert near(got, right), (
         f"p{q:g} of the time in system at λ = {arrival_rate:.4g}/s and μ = {service_rate:.4g}/s is {got:.5g} s"
-        f"{_named(got, slips)}; it should be {right:.5g} s"
+        f"{named(got, slips)}; it should be {right:.5g} s"
     )
 
 
@@ -623,7 +561,7 @@ def check_rule(sum_rule: Percentile, arrival_rate: float, service_rate: float, q
     Raises:
         AssertionError: naming the value, the one wanted, and the slip that gives it.
     """
-    got = _number(sum_rule(arrival_rate, service_rate, q), "what sum_rule() returns, in s,")
+    got = number(sum_rule(arrival_rate, service_rate, q), "what sum_rule() returns, in s,")
     right, load, left = _rule(arrival_rate, service_rate, q), arrival_rate / service_rate, 1 - q / 100
     service = 1 / service_rate
     slips = {
@@ -634,9 +572,9 @@ def check_rule(sum_rule: Percentile, arrival_rate: float, service_rate: float, q
         "a wait below 0; so few wait that the percentile of the wait is 0": service
         + math.log(load / left) / (service_rate - arrival_rate),
     }
-    assert _near(got, right), (
+    assert near(got, right), (
         f"the rule for p{q:g} at λ = {arrival_rate:.4g}/s and μ = {service_rate:.4g}/s (load {load:.3g}) is {got:.5g} s"
-        f"{_named(got, slips)}; it should be {right:.5g} s: {service:.4g} s of service, {right - service:.4g} s of wait"
+        f"{named(got, slips)}; it should be {right:.5g} s: {service:.4g} s of service, {right - service:.4g} s of wait"
     )
 
 
@@ -686,7 +624,7 @@ def check_my_rate(my_rate: Any, server: Server) -> None:
     """
     if my_rate is None:
         raise NotImplementedError("my_rate is still None")
-    got, (right, rule), mu = _number(my_rate, "my_rate"), _right_rates(server), server.service_rate
+    got, (right, rule), mu = number(my_rate, "my_rate"), _right_rates(server), server.service_rate
     slips = {
         "that is what the wrong rule allows": rule,
         "a load; multiply by the service rate": right / mu,
@@ -694,8 +632,8 @@ def check_my_rate(my_rate: Any, server: Server) -> None:
         "the promise as the mean, not as the p99": mu - 1 / server.promise,
     }
     p99 = f"{_sojourn(got, mu, 99) * 1e3:.0f} ms" if got < 0.9999 * mu else "without limit"
-    assert _near(got, right, 0.01), (
-        f"my_rate is {got:.4g}/s{_named(got, slips, 0.01)}; there p99 of the time in system is {p99}, "
+    assert near(got, right, 0.01), (
+        f"my_rate is {got:.4g}/s{named(got, slips, 0.01)}; there p99 of the time in system is {p99}, "
         f"and the largest rate is the one at which it is {server.promise * 1e3:.0f} ms"
     )
 
@@ -709,14 +647,14 @@ def check_rule_rate(rule_rate: Any, server: Server) -> None:
     """
     if rule_rate is None:
         raise NotImplementedError("rule_rate is still None")
-    got, (right, rule), mu = _number(rule_rate, "rule_rate"), _right_rates(server), server.service_rate
+    got, (right, rule), mu = number(rule_rate, "rule_rate"), _right_rates(server), server.service_rate
     slips = {
         "that is the right one; what would the rule admit?": right,
         "a load; multiply by the service rate": rule / mu,
     }
     says = f"{_rule(got, mu, 99) * 1e3:.0f} ms" if 0 < got < mu else "nothing"
-    assert _near(got, rule, 0.01), (
-        f"rule_rate is {got:.4g}/s{_named(got, slips, 0.01)}; there the rule says {says}, "
+    assert near(got, rule, 0.01), (
+        f"rule_rate is {got:.4g}/s{named(got, slips, 0.01)}; there the rule says {says}, "
         f"and the largest rate it admits is the one at which it says {server.promise * 1e3:.0f} ms"
     )
 
@@ -748,7 +686,7 @@ def _admitted(
 
 
 def _starts(admit: Admit, arrivals: Sequence[float], services: Sequence[float], servers: int, room: int) -> list[Any]:
-    got = _items(admit(list(arrivals), list(services), servers, room), "admit() must return a list of starts")
+    got = as_list(admit(list(arrivals), list(services), servers, room), "admit() must return a list of starts")
     assert len(got) == len(arrivals), f"admit() returned {len(got)} starts for {len(arrivals)} customers"
     return [None if start is None or (isinstance(start, float) and math.isnan(start)) else start for start in got]
 
@@ -763,7 +701,7 @@ def check_refused(admit: Admit, arrivals: Sequence[float], services: Sequence[fl
     right, just = _admitted(arrivals, services, servers, room)
     where = (
         f" ({servers} server{'s' if servers > 1 else ''} and room for {room}; "
-        f"arrivals {_given(arrivals)}, services {_given(services)})"
+        f"arrivals {listed(arrivals)}, services {listed(services)})"
     )
     for customer, (mine, wanted) in enumerate(zip(got, right, strict=True)):
         if wanted is None and mine is not None:
@@ -789,8 +727,8 @@ def check_admitted(admit: Admit, arrivals: Sequence[float], services: Sequence[f
     for customer, (mine, wanted) in enumerate(zip(got, _admitted(arrivals, services, servers, room)[0], strict=True)):
         assert wanted is not None, "the check is meant for a queue with room for all"
         assert mine is not None, f"customer {customer} is turned away; there is room for {room}, and it is never full"
-        start = _number(mine, f"the start of customer {customer}")
-        assert _near(start, wanted), f"customer {customer} starts at {start:.4g} s; it should be {wanted:.4g} s"
+        start = number(mine, f"the start of customer {customer}")
+        assert near(start, wanted), f"customer {customer} starts at {start:.4g} s; it should be {wanted:.4g} s"
 
 
 def drawn_full(draw: Generator, *, ties: bool) -> dict[str, Any]:
