@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
@@ -448,3 +449,64 @@ def test_random_loads_on_small_pools_say_what_each_request_says_alone(faults):
     runs = [random_run(seed, faults=faults) for seed in range(250)]
     assert sum(preemptions for preemptions, _ in runs) > 200
     assert (sum(aborted for _, aborted in runs) > 100) == faults
+
+
+def random_pipeline(seed: int) -> tuple[int, int]:
+    """Up to three plans in flight; the oldest is committed, or any aborted. Returns the most in flight, and aborts."""
+    rng = random.Random(seed)
+    blocks, host = rng.randint(8, 20), rng.choice([0, 0, 8])
+    swap = {"preemption": "swap", "host_pool": HostPool(host)} if host else {}
+    scheduler = Scheduler(
+        BlockPool(blocks, BLOCK, prefix_caching=rng.random() < 0.8),
+        max_num_batched_tokens=rng.choice([2, 5, 16]),
+        max_num_seqs=rng.choice([3, 8]),
+        max_aborts=rng.choice([1, 1000]),
+        **swap,
+    )
+    executor = PaperExecutor(blocks, BLOCK, host)
+    shared = [rng.randint(1, 30) for _ in range(12)]
+    several = []
+    for i in range(rng.randint(2, 9)):
+        prompt = shared[: rng.choice([0, 4, 7, 12])] + [rng.randint(1, 30) for _ in range(rng.randint(1, 9))]
+        most = min(rng.randint(1, 12), blocks * BLOCK + 1 - len(prompt))
+        several.append(request(str(i), prompt, most, n=rng.choice([1, 1, 2])))
+        scheduler.add(several[-1])
+    in_flight: list[Plan] = []
+    deepest = aborted = 0
+    while not scheduler.idle:
+        action = rng.random()
+        plan = scheduler.schedule(0.0) if len(in_flight) < 3 and action < 0.6 else None
+        if isinstance(plan, Plan):
+            in_flight.append(plan)
+            deepest = max(deepest, len(in_flight))
+        elif in_flight and action > 0.9 and aborted < 20:
+            which = rng.randrange(len(in_flight))
+            if rng.random() < 0.5:
+                for early in in_flight[:which]:
+                    scheduler.commit(early, executor.execute(early), 0.0)
+                in_flight, which = in_flight[which:], 0
+                executor._fault = Faults(0.2, rng.randrange(1000), most=1)
+                with contextlib.suppress(Injected):
+                    executor.execute(in_flight[0])
+                executor._fault = lambda point: None
+            scheduler.abort(in_flight[which], Injected("here"), 0.0)
+            del in_flight[which:]
+            aborted += 1
+        elif in_flight:
+            oldest = in_flight.pop(0)
+            scheduler.commit(oldest, executor.execute(oldest), 0.0)
+        if rng.random() < 0.01:
+            scheduler.cancel(str(rng.randrange(len(several))))
+        held = {block for s in scheduler.running for block in s.table.blocks}
+        assert len(held) == scheduler.pool.num_used
+    for one in several:
+        for sequence in one.sequences:
+            expected = alone(one.prompt_ids, one.params.max_tokens, sequence.index)
+            assert sequence.output_ids == (expected[: len(sequence.output_ids)] if one.cancelled else expected)
+    assert scheduler.pool.num_used == 0
+    return deepest, aborted
+
+
+def test_plans_made_ahead_committed_and_aborted_at_random_say_what_each_request_says_alone():
+    runs = [random_pipeline(seed) for seed in range(300)]
+    assert max(deepest for deepest, _ in runs) == 3 and sum(aborted for _, aborted in runs) > 100

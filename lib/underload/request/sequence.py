@@ -111,7 +111,7 @@ class Request:
     sequences: list[Sequence] = field(default_factory=list)
     salt: str = ""
     adapter: str = ""
-    cancelled: bool = False
+    cancelled: bool = False  # nobody waits for it any more, or it failed: no plan takes it up
     forked: bool = False
     aborts: int = 0  # steps it was part of that failed
     error: str | None = None  # what went wrong, when it failed

@@ -85,7 +85,7 @@ class Scheduler:
         self._arrivals = 0
         self._slots = 0
         self._turns_taken = 0
-        self._cancelled: list[Request] = []
+        self._leaving: list[Request] = []  # cancelled or failed, and not yet taken out
         self._finished: list[Request] = []
         self._in_flight: deque[Plan] = deque()
         self._plans = 0
@@ -140,8 +140,7 @@ class Scheduler:
         request = self.requests.get(request_id)
         if request is None or request.cancelled:
             return False
-        request.cancelled = True
-        self._cancelled.append(request)
+        self._let_go(request)
         return True
 
     def take_finished(self) -> list[Request]:
@@ -162,7 +161,7 @@ class Scheduler:
         Returns:
             A plan (with no work but copies to the host, in a rare case), or `Idle`.
         """
-        self._drop_cancelled(now)
+        self._drop_leaving(now)
         plan = Plan(self._plans)
         budget = self.max_num_batched_tokens
         preempted = False
@@ -170,8 +169,8 @@ class Scheduler:
             if sequence.state is not SequenceState.RUNNING:
                 continue  # it made room for an earlier one, in this very loop
             count = min(len(sequence.tokens) - sequence.num_scheduled, budget)
-            if count == 0:
-                continue  # all of it is in a plan, or the budget is spent
+            if count == 0 or (sequence.request is not None and sequence.request.cancelled):
+                continue  # all of it is in a plan, the budget is spent, or nobody wants it any more
             before = len(self.running)
             made = self._make_room(sequence, sequence.num_scheduled + count, plan)
             preempted = preempted or len(self.running) < before
@@ -211,10 +210,10 @@ class Scheduler:
                 copies = self.pool.write(table, sequence.num_scheduled, stop)
             except OutOfBlocks:
                 victim = self._victim()
+                if victim is not None:
+                    self._preempt(victim, plan)
                 if victim is None or victim is sequence:
-                    self._preempt(sequence, plan)
                     return False
-                self._preempt(victim, plan)
                 continue
             if copies:
                 plan.copies += copies
@@ -341,7 +340,7 @@ class Scheduler:
             if len(sampled) > 1:
                 self._fork(sequence, sampled[1:], now)
             self._append(sequence, sampled[0], now)
-        self._drop_cancelled(now)
+        self._drop_leaving(now)
 
     def _check(self, plan: Plan, result: StepResult) -> None:
         if not self._in_flight or self._in_flight[0] is not plan:
@@ -403,16 +402,23 @@ class Scheduler:
             del self.requests[request.request_id]
             self._finished.append(request)
 
-    def _drop_cancelled(self, now: float) -> None:
-        """Take out the cancelled that no plan in flight names; the others follow at their commit."""
+    def _let_go(self, request: Request) -> None:
+        request.cancelled = True
+        self._leaving.append(request)
+
+    def _drop_leaving(self, now: float) -> None:
+        """Take out the cancelled and failed that no plan in flight names; the others follow at their commit."""
         still: list[Request] = []
-        for request in self._cancelled:
+        for request in self._leaving:
+            reason = FinishReason.CANCELLED if request.error is None else FinishReason.ERROR
+            # Samples that have not parted yet go with the first, which may be in flight.
             for sequence in request.sequences:
-                if not sequence.finished and sequence.num_scheduled == sequence.num_computed:
-                    self._finish(sequence, FinishReason.CANCELLED, now)
+                one = sequence if request.forked else request.sequences[0]
+                if not sequence.finished and one.num_scheduled == one.num_computed:
+                    self._finish(sequence, reason, now)
             if not request.finished:
                 still.append(request)
-        self._cancelled = still
+        self._leaving = still
 
     def abort(self, plan: Plan, error: BaseException, now: float) -> None:
         """Executing the plan failed: leave no trace of it, nor of plans made after it.
@@ -434,19 +440,16 @@ class Scheduler:
         for request in dict.fromkeys(work.sequence.request for work in plan.work):
             assert request is not None
             request.aborts += 1
-            if request.aborts <= self.max_aborts:
-                continue
-            request.error = f"{request.aborts} steps with it failed; the last: {type(error).__name__}: {error}"
-            for sequence in request.sequences:
-                if not sequence.finished:
-                    self._finish(sequence, FinishReason.ERROR, now)
-        self._drop_cancelled(now)
+            if request.aborts > self.max_aborts and not request.cancelled:
+                request.error = f"{request.aborts} steps with it failed; the last: {type(error).__name__}: {error}"
+                self._let_go(request)
+        self._drop_leaving(now)
 
     def _undo(self, plan: Plan) -> None:
         for work in plan.work:
             sequence = work.sequence
-            self.pool.retract(sequence.table, sequence.num_computed)
-            sequence.num_scheduled = sequence.num_computed
+            self.pool.retract(sequence.table, work.start)
+            sequence.num_scheduled = work.start  # an earlier plan may still be in flight
         for sequence in dict.fromkeys([*plan.admitted, *plan.copied]):
             assert sequence.request is not None
             if sequence.request.timeline.first_token is None and not sequence.preemptions:
