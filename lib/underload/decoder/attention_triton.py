@@ -69,7 +69,8 @@ class _Launch:
 
     Args:
         tiles: [tiles, 3] int32: sequence, first query within it, first row of partial results.
-        queries: [rows, 2] int32 where the context is split: a row's token in q, and the keys it sees.
+        queries: [rows, 2] int32: a row's token in q, and the keys it sees. No rows: contexts are not split, and the
+            tiles' results are final.
     """
 
     tiles: Tensor
@@ -142,10 +143,12 @@ class AttentionPlan:
             split = split_tokens or (INVARIANT_SPLIT if invariant else _split(keys, kv_heads, device))
             num_splits = -(-int(keys.max()) // split)
             tile_rows = max(_NARROW, _power_of_two(tile_tokens * group))
-            most = len(tiles) if num_splits == 1 else max(1, _MOST_PARTIAL // (tile_tokens * heads * num_splits * 128))
+            # Under batch invariance a short context takes the long one's way too, so that one kernel computes both.
+            partly = invariant or num_splits > 1
+            most = max(1, _MOST_PARTIAL // (tile_tokens * heads * num_splits * 128)) if partly else len(tiles)
             for first in range(0, len(tiles), most):
                 some, queries = tiles[first : first + most], np.empty((0, 2), dtype=np.int64)
-                if num_splits > 1:
+                if partly:
                     some, queries = _rows(some, ends[first : first + most], new, context, starts)
                 cut.append((some, queries, tile_tokens, tile_rows, split, num_splits))
 
@@ -174,56 +177,57 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tens
     # The most keys at a time for which the compiler needs neither spills nor more shared memory than an H100 has.
     tile_keys = (64 if dim <= 128 else 32) if narrow_type else 16
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    for launch in plan.launches:
-        split = launch.num_splits > 1
-        cells = len(launch.queries) * heads * launch.num_splits if split else 0
-        partial = torch.empty(cells * head_dim, dtype=torch.float32, device=q.device) if split else out
-        statistics = torch.empty(cells * 2, dtype=torch.float32, device=q.device) if split else out
-        kernels.attend[(len(launch.tiles), kv_heads, launch.num_splits)](
-            q,
-            keys,
-            values,
-            out,
-            partial,
-            statistics,
-            plan.block_tables,
-            plan.sequences,
-            launch.tiles,
-            _LOG2_E / head_dim**0.5,
-            *q.stride(),
-            *keys.stride(),
-            *values.stride(),
-            plan.block_tables.stride(0),
-            launch.split_tokens,
-            launch.num_splits,
-            HEADS=heads,
-            GROUP=plan.group,
-            HEAD_DIM=head_dim,
-            BLOCK_SIZE=block_size,
-            TILE_TOKENS=launch.tile_tokens,
-            TILE_ROWS=launch.tile_rows,
-            TILE_KEYS=tile_keys,
-            DIM=dim,
-            SPLIT=split,
-            WIDE=wide,
-            num_warps=8 if launch.tile_rows > 64 or not narrow_type else 4,
-            # Loads ahead: of the table, and of the blocks it names. A narrow tile has room for more of them.
-            num_stages=5 if launch.tile_rows == _NARROW else 3,
-        )
-        if split:
-            kernels.reduce[(len(launch.queries), heads)](
+    with torch.cuda.device_of(q):  # Triton launches on the current device, wherever the tensors are
+        for launch in plan.launches:
+            split = len(launch.queries) > 0
+            cells = len(launch.queries) * heads * launch.num_splits if split else 0
+            partial = torch.empty(cells * head_dim, dtype=torch.float32, device=q.device) if split else out
+            statistics = torch.empty(cells * 2, dtype=torch.float32, device=q.device) if split else out
+            kernels.attend[(len(launch.tiles), kv_heads, launch.num_splits)](
+                q,
+                keys,
+                values,
+                out,
                 partial,
                 statistics,
-                out,
-                launch.queries,
+                plan.block_tables,
+                plan.sequences,
+                launch.tiles,
+                _LOG2_E / head_dim**0.5,
+                *q.stride(),
+                *keys.stride(),
+                *values.stride(),
+                plan.block_tables.stride(0),
                 launch.split_tokens,
                 launch.num_splits,
                 HEADS=heads,
+                GROUP=plan.group,
                 HEAD_DIM=head_dim,
+                BLOCK_SIZE=block_size,
+                TILE_TOKENS=launch.tile_tokens,
+                TILE_ROWS=launch.tile_rows,
+                TILE_KEYS=tile_keys,
                 DIM=dim,
-                TILE_SPLITS=_TILE_SPLITS,
-                num_warps=4,
+                SPLIT=split,
+                WIDE=wide,
+                num_warps=8 if launch.tile_rows > 64 or not narrow_type else 4,
+                # Loads ahead: of the table, and of the blocks it names. A narrow tile has room for more of them.
+                num_stages=5 if launch.tile_rows == _NARROW else 3,
             )
+            if split:
+                kernels.reduce[(len(launch.queries), heads)](
+                    partial,
+                    statistics,
+                    out,
+                    launch.queries,
+                    launch.split_tokens,
+                    launch.num_splits,
+                    HEADS=heads,
+                    HEAD_DIM=head_dim,
+                    DIM=dim,
+                    TILE_SPLITS=_TILE_SPLITS,
+                    num_warps=4,
+                )
     return out
 
 
@@ -260,7 +264,9 @@ def rotate_write(
     kernels = _kernels()
     tokens, heads, head_dim = q.shape
     out = torch.empty_like(q)
-    if tokens:
+    if not tokens:
+        return out
+    with torch.cuda.device_of(q):
         kernels.rotate_write[(tokens, heads + k.shape[1])](
             q,
             k,

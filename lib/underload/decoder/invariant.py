@@ -22,7 +22,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     x = x.contiguous()
     rows, (outputs, inputs) = len(x), weight.shape
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    if rows:
+    if not rows:
+        return out
+    with torch.cuda.device_of(x):  # Triton launches on the current device, wherever the tensors are
         kernels.linear[(-(-rows // _ROWS), -(-outputs // _OUTPUTS))](
             x,
             weight,
@@ -50,7 +52,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x = x.contiguous()
     size = x.shape[-1]
     out = torch.empty_like(x)
-    if x.numel():
+    if not x.numel():
+        return out
+    with torch.cuda.device_of(x):
         kernels.rms_norm[(x.numel() // size,)](
             x, weight, out, eps, SIZE=size, TILE=1 << (size - 1).bit_length(), num_warps=4
         )

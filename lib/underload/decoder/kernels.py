@@ -17,8 +17,9 @@ import triton
 import triton.language as tl
 
 
-# Lengths change from step to step. Compiled anew for those that 16 divides, a kernel may add in another order.
-@triton.jit(do_not_specialize=["table_row", "split_tokens", "num_splits"])
+# What changes from step to step must not choose between two compilations (for values and addresses that 16 divides, and
+# for others): they may add in another order.
+@triton.jit(do_not_specialize=["sequences", "tiles", "table_row", "split_tokens", "num_splits"])
 def attend(
     q,
     keys,
@@ -124,7 +125,7 @@ def attend(
         tl.store(out_at, mixed.to(out.dtype.element_ty), mask=valid[:, None] & in_head[None, :])
 
 
-@triton.jit(do_not_specialize=["split_tokens", "num_splits"])
+@triton.jit(do_not_specialize=["queries", "split_tokens", "num_splits"])
 def reduce(
     partial,
     statistics,
