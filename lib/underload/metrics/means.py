@@ -149,7 +149,7 @@ def _interval(
     figures: np.ndarray, confidence: float, what: str, remedy: str, lag1: float | None = None
 ) -> MeanInterval:
     n = len(figures)
-    _check_confidence(confidence)
+    confidence = _check_confidence(confidence)
     if n < 2:
         raise UnderloadError(f"an interval takes at least 2 {what}, got {n}; {remedy}")
     from scipy.special import stdtrit  # scipy.stats would take half a second to import

@@ -36,6 +36,14 @@ def number(name: str, value: object) -> float:
     return found
 
 
+def as_float(value: object) -> float:
+    """`value` as a float, infinity too; NaN where it is no number. For checks that a simulation makes at every event."""
+    try:
+        return math.nan if isinstance(value, (str, bytes)) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 def at_least_zero(name: str, value: object, unit: str) -> float:
     """`value` as a float of 0 or more; below 1e-100 it counts as 0.
 

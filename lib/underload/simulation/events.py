@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from underload.queueing import arguments
 from underload.request.clock import VirtualClock
 from underload.request.errors import UnderloadError
 
@@ -34,7 +35,7 @@ class EventQueue(VirtualClock):
     """
 
     def __init__(self, start: float = 0.0) -> None:
-        super().__init__(start)
+        super().__init__(arguments.number("start", start))
         self._heap: list[Event] = []
         self._serial = 0
         self._ending = _FIRST_ENDING
@@ -60,10 +61,11 @@ class EventQueue(VirtualClock):
         Raises:
             UnderloadError: a time that has passed, or is no number; an action that cannot be called.
         """
-        if not time >= self._now or not callable(action):
+        instant = time if time.__class__ is float else arguments.as_float(time)
+        if not instant >= self._now or not callable(action):
             raise self._refusal(time, action)
         self._serial = serial = self._serial + 1
-        event = [time, serial, action, args]
+        event = [instant, serial, action, args]
         heappush(self._heap, event)
         return event
 
@@ -73,9 +75,10 @@ class EventQueue(VirtualClock):
         Raises:
             UnderloadError: a delay that is negative or no number; an action that cannot be called.
         """
-        if not delay >= 0:
-            raise UnderloadError(f"a delay is at least 0 s, got {delay!r}; time never goes back")
-        return self.at(self._now + delay, action, *args)
+        seconds = arguments.as_float(delay)
+        if not seconds >= 0:
+            raise UnderloadError(f"a delay is a number of at least 0 s, got {delay!r:.60}; time never goes back")
+        return self.at(self._now + seconds, action, *args)
 
     def end_at(self, time: float, action: Callable[..., object], *args: object) -> Event:
         """As `at`, for what ends then, such as a service: it runs before all that is not an ending at that instant.
@@ -83,10 +86,11 @@ class EventQueue(VirtualClock):
         Raises:
             UnderloadError: as `at`.
         """
-        if not time >= self._now or not callable(action):
+        instant = time if time.__class__ is float else arguments.as_float(time)
+        if not instant >= self._now or not callable(action):
             raise self._refusal(time, action)
         self._ending = serial = self._ending + 1
-        event = [time, serial, action, args]
+        event = [instant, serial, action, args]
         heappush(self._heap, event)
         return event
 
@@ -94,9 +98,15 @@ class EventQueue(VirtualClock):
         """Call `action(i)` at `times[i]` for every i; ascending, in s. Only the next one of them is held.
 
         Raises:
-            UnderloadError: times that are not one row of ascending numbers, or begin in the past.
+            UnderloadError: times that are not one row of ascending numbers, or begin in the past; an action that cannot
+                be called.
         """
-        instants = np.asarray(times, dtype=np.float64)
+        if not callable(action):
+            raise self._refusal(self._now, action)
+        try:
+            instants = np.asarray(times, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            raise UnderloadError(f"times must be numbers in s, got {times!r:.60}; mend what made them") from None
         if instants.ndim != 1 or np.isnan(instants).any() or (np.diff(instants) < 0).any():
             raise UnderloadError("times must be one row of ascending numbers in s; sort them first")
         ordered = instants.tolist()
@@ -115,7 +125,12 @@ class EventQueue(VirtualClock):
         """Take an event back. False, and no effect, when it has run or was cancelled before.
 
         The rest keep their order, and the memory of many cancelled ones is freed.
+
+        Raises:
+            UnderloadError: what is no event.
         """
+        if event.__class__ is not list or len(event) != 4:
+            raise UnderloadError(f"to cancel takes what at, after or end_at gave back, got {event!r:.60}")
         if event[2] is None:
             return False
         event[2], event[3] = None, ()
@@ -143,13 +158,14 @@ class EventQueue(VirtualClock):
         Raises:
             UnderloadError: until is no number; called from an action of this very queue.
         """
-        if not until < self._now:
+        if not arguments.as_float(until) < self._now:
             self._run(until, True)
 
     def _run(self, until: float, through: bool) -> int:
+        asked, until = until, arguments.as_float(until)
         if not until >= self._now:
             raise UnderloadError(
-                f"the clock stands at {self._now!r} s and cannot run until {until!r}; give a later time"
+                f"the clock stands at {self._now!r} s and cannot run until {asked!r:.60}; give a later time"
             )
         if self._running:
             raise UnderloadError("an action must not run its own queue; schedule what is to happen with at or after")
@@ -179,5 +195,5 @@ class EventQueue(VirtualClock):
         if not callable(action):
             return UnderloadError(f"an action must be callable, got {action!r:.60}; pass the function, not its result")
         return UnderloadError(
-            f"an event at {time!r} s cannot be scheduled at {self._now!r} s; time never goes back, and NaN is no time"
+            f"an event at {time!r:.60} s cannot be scheduled at {self._now!r} s; it is a number, and never goes back"
         )

@@ -25,7 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from underload.queueing import arguments
+from underload.request.errors import UnderloadError
+
 Array = NDArray[np.float64]
+
+ENGINES = ("auto", "compiled", "plain")
 
 # To load numba and to compile takes a second or two, in which plain Python has served so many customers.
 COMPILE_FROM = 3_000_000
@@ -42,8 +47,27 @@ def fcfs(arrival: Array, service: Array, servers: int = 1, buffer: int | None = 
         servers: at least 1.
         buffer: how many may wait; None is no limit.
         engine: "compiled", "plain", or "auto", which compiles when that saves time. The results are the same.
+
+    Raises:
+        UnderloadError: arrivals that do not ascend, services that are negative or not as many, what is no finite
+            number, servers below 1, a negative buffer, or an unknown engine.
     """
     global _served
+    if engine not in ENGINES:
+        raise UnderloadError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    servers = arguments.whole("servers", servers, least=1)
+    buffer = None if buffer is None else arguments.whole("buffer", buffer, least=0)
+    try:
+        arrival, service = np.asarray(arrival, dtype=np.float64), np.asarray(service, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise UnderloadError("arrival and service must be rows of numbers in s; mend what made them") from None
+    if arrival.ndim != 1 or arrival.shape != service.shape:
+        raise UnderloadError(f"each arrival needs a service, got {arrival.shape} and {service.shape}; match the two")
+    # Asked this way round, NaN fails too.
+    if not (
+        (arrival[1:] >= arrival[:-1]).all() and (service >= 0).all() and np.isfinite(arrival.sum() + service.sum())
+    ):
+        raise UnderloadError("arrivals must ascend and services be at least 0 s, all of them finite; sort or mend them")
     n = len(arrival)
     _served += n
     if engine == "compiled" or (engine == "auto" and n and _served >= COMPILE_FROM):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from underload.queueing import arguments
 from underload.request.errors import UnderloadError
 
 Array = NDArray[np.float64]
@@ -17,7 +18,11 @@ def number_inside(arrival: Array, finish: Array) -> tuple[Array, NDArray[np.int6
 
     Everybody is inside during [arrival, finish). Several changes at one instant are steps of no length, leaving before
     coming. Who stays for no time makes no step.
+
+    Raises:
+        UnderloadError: arrivals and finishes that are no numbers or not as many.
     """
+    arrival, finish = _stays(arrival, finish)
     stays = finish > arrival
     coming, leaving = arrival[stays], finish[stays]
     times = np.concatenate([leaving, coming])
@@ -25,6 +30,30 @@ def number_inside(arrival: Array, finish: Array) -> tuple[Array, NDArray[np.int6
     changes = np.ones(times.size, dtype=np.int64)
     changes[: leaving.size] = -1
     return times[order], np.cumsum(changes[order])
+
+
+def _stays(arrival: Array, finish: Array) -> tuple[Array, Array]:
+    try:
+        made = np.asarray(arrival, dtype=np.float64), np.asarray(finish, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise UnderloadError("arrival and finish must be rows of numbers in s; mend what made them") from None
+    if made[0].ndim != 1 or made[0].shape != made[1].shape or np.isnan(made[0].sum() + made[1].sum()):
+        raise UnderloadError(
+            f"each arrival needs a finish, in s and not NaN, got {made[0].shape} and {made[1].shape}; leave out "
+            "those who were refused"
+        )
+    return made
+
+
+def some_time(length: float) -> float:
+    """The length of a window in s, by which a rate divides.
+
+    Raises:
+        UnderloadError: it is 0.
+    """
+    if not length:
+        raise UnderloadError("the window has no length, so it has no rates; give a longer horizon or more customers")
+    return length
 
 
 def area_under(times: Array, counts: NDArray[np.int64], begin: float, end: float) -> float:
@@ -68,13 +97,21 @@ class Little:
 
     @property
     def mean_system(self) -> float:
-        """L, the mean number inside."""
-        return self.area / self.length
+        """L, the mean number inside.
+
+        Raises:
+            UnderloadError: a window of no length.
+        """
+        return self.area / some_time(self.length)
 
     @property
     def rate(self) -> float:
-        """lambda, customers admitted a second."""
-        return self.entered / self.length
+        """lambda, customers admitted a second.
+
+        Raises:
+            UnderloadError: a window of no length.
+        """
+        return self.entered / some_time(self.length)
 
     @property
     def mean_sojourn(self) -> float:
@@ -96,7 +133,15 @@ class Little:
 
 
 def little(arrival: Array, finish: Array, begin: float, end: float) -> Little:
-    """Little's law for customers who are inside during [arrival, finish), on the window [begin, end) in s."""
+    """Little's law for customers who are inside during [arrival, finish), on the window [begin, end) in s.
+
+    Raises:
+        UnderloadError: arrivals and finishes that are no numbers or not as many, or a window that runs backwards.
+    """
+    arrival, finish = _stays(arrival, finish)
+    begin, end = arguments.number("begin", begin), arguments.number("end", end)
+    if end < begin:
+        raise UnderloadError(f"a window must not end before it begins, got [{begin:g}, {end:g}); swap them?")
     times, counts = number_inside(arrival, finish)
     came = (arrival >= begin) & (arrival < end)
     return Little(

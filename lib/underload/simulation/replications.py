@@ -33,8 +33,19 @@ class Replications:
         return len(self.results)
 
     def figures(self, of: Figure | None = None) -> list[float]:
-        """One figure a run: the results themselves, or `of` each."""
-        return [float(result if of is None else of(result)) for result in self.results]
+        """One figure a run: the results themselves, or `of` each.
+
+        Raises:
+            UnderloadError: one that is no number.
+        """
+        found = [result if of is None else of(result) for result in self.results]
+        for figure in found:
+            if isinstance(figure, str | bytes) or not hasattr(figure, "__float__"):
+                raise UnderloadError(
+                    f"a run gave {figure!r:.60}, which is no number; say what to take from it, as in "
+                    "of=lambda run: run.mean_wait"
+                )
+        return [arguments.as_float(figure) for figure in found]
 
     def interval(self, of: Figure | None = None) -> MeanInterval:
         """The mean of a figure over the runs, with Student's interval."""
@@ -126,8 +137,10 @@ def compare(
     Raises:
         UnderloadError: no alternative, and as `replicate`.
     """
-    if not experiments:
-        raise UnderloadError("there is no experiment to run; give at least one, by name")
+    if not experiments or not isinstance(experiments, Mapping) or not all(map(callable, experiments.values())):
+        raise UnderloadError(
+            f"there is no experiment to run; give functions of the streams, each by its name, got {experiments!r:.60}"
+        )
     runs = arguments.whole("runs", runs, least=2)
     processes = arguments.whole("processes", processes, least=1)
     most = max(arguments.whole("most", most, least=2), runs)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from underload.queueing import arguments
 from underload.queueing.measures import PERCENTILES, percentile_rows, seconds
 from underload.request.errors import UnderloadError
 from underload.request.records import Timeline
 from underload.request.sequence import FinishReason
 from underload.simulation.line import DISCIPLINES
-from underload.simulation.little import Array, Little, little, number_inside, overlap
+from underload.simulation.little import Array, Little, little, number_inside, overlap, some_time
 
 Mask = NDArray[np.bool_]
 
@@ -171,7 +172,7 @@ class Run:
         else:
             here = ~self.refused
             busy = overlap(self.start[here], self.finish[here], self.warmup, self.end)
-        return busy / self.servers / self.length
+        return busy / self.servers / some_time(self.length)
 
     @property
     def mean_queue(self) -> float:
@@ -181,13 +182,13 @@ class Run:
     @property
     def arrival_rate(self) -> float:
         """Arrivals a second, refused ones with them."""
-        return float((self.arrival >= self.warmup).sum()) / self.length
+        return float((self.arrival >= self.warmup).sum()) / some_time(self.length)
 
     @property
     def throughput(self) -> float:
         """Customers who finished in the window, a second."""
         last = self.finish <= self.end if self.horizon == math.inf else self.finish < self.end
-        return float(((self.finish >= self.warmup) & last).sum()) / self.length
+        return float(((self.finish >= self.warmup) & last).sum()) / some_time(self.length)
 
     @property
     def load(self) -> float:
@@ -255,7 +256,7 @@ class Run:
         counts = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
         window = f"window {self.warmup:g} to {self.end:g} s"
         head = f"simulated, {servers}, {DISCIPLINES[self.discipline].split(';')[0]}; {window}: {counts}"
-        if not self.counted.any():
+        if not self.counted.any() or not self.length:
             return head
         return "\n".join([head, *(f"  {label:<22}{value}" for label, value in self.rows())])
 
@@ -272,6 +273,6 @@ def _some(values: Any) -> Any:
 
 
 def _percentile(values: Array, q: float) -> float:
-    if not 0 <= q <= 100:
-        raise UnderloadError(f"a percentile lies between 0 and 100, got {q}; write 99 for p99")
-    return float(np.percentile(_some(values), q))
+    if not 0 <= arguments.as_float(q) <= 100:
+        raise UnderloadError(f"a percentile lies between 0 and 100, got {q!r:.60}; write 99 for p99")
+    return float(np.percentile(_some(values), float(q)))

@@ -67,9 +67,9 @@ def simulate(
     servers = arguments.whole("servers", servers, least=1)
     if buffer is not None:
         buffer = arguments.whole("buffer", buffer, least=0)
-    if discipline not in DISCIPLINES:
+    if not isinstance(discipline, str) or discipline not in DISCIPLINES:
         raise UnderloadError(f"discipline must be one of {', '.join(DISCIPLINES)}, got {discipline!r}")
-    if path not in PATHS:
+    if not isinstance(path, str) or path not in PATHS:
         raise UnderloadError(f"path must be one of {', '.join(PATHS)}, got {path!r}")
     if path == "fast" and discipline != "fcfs":
         raise UnderloadError(
@@ -157,27 +157,32 @@ def _instants(arrivals: Any, end: float, customers: int | None, streams: Streams
         return np.asarray(made, dtype=np.float64)
     if customers is not None:
         raise UnderloadError("customers goes with a process of arrivals; of given instants all count")
-    if np.ndim(arrivals) == 0:
+    if _is_one(arrivals):
         raise UnderloadError(
             f"arrivals must be a process such as Poisson(0.9) or a row of instants in s, got {arrivals!r:.60}"
         )
     found = _row("arrivals", arrivals)
-    if found.size and (found[0] < 0 or (np.diff(found) < 0).any()):
-        raise UnderloadError("arrivals must be ascending instants from 0 s on; sort them, or count from the first")
+    if found.size and (found[0] < 0 or (np.diff(found) < 0).any() or found[-1] > arguments.HUGEST):
+        raise UnderloadError(
+            "arrivals must be ascending instants from 0 s on, 1e100 s at most; sort them, or count from the first"
+        )
     return found
 
 
 def _times(service: Any, n: int, streams: Streams) -> Array:
-    if np.ndim(service) == 0:
+    if _is_one(service):
         law = service if hasattr(service, "draw") else law_of(service)
         found = np.asarray(law.draw(streams.fresh("service"), n), dtype=np.float64)
     else:
         found = _row("service", service)
     if found.shape != (n,):
         raise UnderloadError(f"service must have a time for each of {n} arrivals, got {found.size}; match the two")
-    if n and not (np.isfinite(found).all() and found.min() >= 0):
-        i = int(np.argmax(~(np.isfinite(found) & (found >= 0))))
-        raise UnderloadError(f"service times must be finite and at least 0 s, got {found[i]:g} for customer {i}")
+    right = (found >= 0) & (found <= arguments.HUGEST)
+    if not right.all():
+        i = int(np.argmin(right))
+        raise UnderloadError(
+            f"service times must be finite and at least 0 s, 1e100 s at most, got {found[i]:g} for customer {i}"
+        )
     return found
 
 
@@ -188,10 +193,18 @@ def _priorities(priority: Any, n: int, streams: Streams) -> Array:
     return found
 
 
+def _is_one(value: Any) -> bool:
+    """Whether it is one thing, such as a process or a law, and no row of numbers."""
+    try:
+        return np.ndim(value) == 0
+    except ValueError:  # rows of unlike length, which `_row` names
+        return False
+
+
 def _row(name: str, values: ArrayLike) -> Array:
     try:
         found = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UnderloadError(f"{name} must be numbers, got {values!r:.60}") from None
     if found.ndim != 1 or np.isnan(found).any():
         raise UnderloadError(

@@ -72,7 +72,7 @@ class Station(ABC):
         event (`queue.at`, or `then`), which runs after all endings of the instant.
 
         Raises:
-            UnderloadError: a service that is negative, infinite or no number; a priority that is NaN.
+            UnderloadError: a service that is negative, above 1e100 s or no number; a priority that is none.
         """
 
     @abstractmethod
@@ -129,7 +129,9 @@ class ServerStation(Station):
         return self._busy
 
     def enter(self, service: float, priority: float = 0.0, data: Any = None) -> Visit:
-        if not 0 <= service < math.inf or priority != priority:
+        if service.__class__ is not float or priority.__class__ is not float:
+            service, priority = _numbers(service, priority)
+        if not 0 <= service <= arguments.HUGEST or priority != priority:
             raise _bad(service, priority)
         queue = self.queue
         now = queue.now()
@@ -223,7 +225,9 @@ class SharedStation(Station):
         return self._inside
 
     def enter(self, service: float, priority: float = 0.0, data: Any = None) -> Visit:
-        if not 0 <= service < math.inf or priority != priority:
+        if service.__class__ is not float or priority.__class__ is not float:
+            service, priority = _numbers(service, priority)
+        if not 0 <= service <= arguments.HUGEST or priority != priority:
             raise _bad(service, priority)
         now = self.queue.now()
         visit = Visit(self, now, service, priority, data)
@@ -322,7 +326,17 @@ def station(
     return ServerStation(queue, discipline=discipline, **rest)
 
 
-def _bad(service: float, priority: float) -> UnderloadError:
-    if priority != priority:
-        return UnderloadError("a priority must be a number, got NaN; smaller goes first")
-    return UnderloadError(f"a service lasts a finite time of at least 0 s, got {service!r}; mend what drew it")
+def _numbers(service: object, priority: object) -> tuple[float, float]:
+    """Both as floats; what is none is named here, as it stands."""
+    found = arguments.as_float(service), arguments.as_float(priority)
+    if math.isnan(found[0]) or math.isnan(found[1]):
+        raise _bad(service, priority)
+    return found
+
+
+def _bad(service: object, priority: object) -> UnderloadError:
+    if math.isnan(arguments.as_float(priority)):
+        return UnderloadError(f"a priority must be a number, got {priority!r:.60}; smaller goes first")
+    return UnderloadError(
+        f"a service lasts a finite time of at least 0 s, 1e100 s at most, got {service!r:.60}; mend what drew it"
+    )

@@ -18,10 +18,13 @@ import numpy as np
 
 from underload.metrics import summary as sum_up
 from underload.metrics.summary import Distribution, Summary
+from underload.queueing import arguments
+from underload.request import UnderloadError
 from underload.workload.arrivals import Times
 from underload.workload.lengths import EmpiricalTokens, Ints
 from underload.workload.prompts import Sharing, shared_blocks
 from underload.workload.readers import Record
+from underload.workload.replay import Replay
 from underload.workload.trace import ClientLengths, ClientWindows, Measured, Trace, finite_rate
 
 WINDOWS = (1.0, 10.0, 60.0, 600.0, 3600.0)  # s
@@ -48,9 +51,17 @@ def dispersion(instants: Times, window: float, span: float | None = None) -> Dis
 
     The test is the classical one: given their number, Poisson arrivals fall into the windows independently, and
     (windows - 1) × index is nearly chi-square.
+
+    Raises:
+        UnderloadError: a window or a span that is not above 0 s, or instants that are no ascending numbers from 0 s on.
     """
     from scipy.stats import chi2
 
+    window = arguments.above_zero("window", window, "s")
+    span = None if span is None else arguments.above_zero("span", span, "s")
+    instants = np.asarray(Replay(instants).instants)
+    if not len(instants):
+        return None
     span = float(instants[-1]) if span is None and len(instants) else span or 0.0
     count = math.floor(span / window)
     if count < 10 or len(instants) < count:  # less than one arrival in each
@@ -204,7 +215,7 @@ def describe(record: Record) -> Description | WindowsDescription | LengthsDescri
     """What a record is like.
 
     Raises:
-        UnderloadError: lengths or times that no description can be made of.
+        UnderloadError: lengths or times that no description can be made of, or what is no record.
     """
     if isinstance(record, ClientWindows):
         return _windows(record)
@@ -212,6 +223,8 @@ def describe(record: Record) -> Description | WindowsDescription | LengthsDescri
         return LengthsDescription(record)
     if isinstance(record, Measured):
         return MeasuredDescription(_trace(record.trace()), sum_up(record.timelines()))
+    if not isinstance(record, Trace):
+        raise UnderloadError(f"a record is what read_trace or load_trace gives, got {record!r:.60}; read it first")
     return _trace(record)
 
 

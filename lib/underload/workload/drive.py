@@ -131,7 +131,12 @@ async def open_loop_async(
     connections: int | None = None,
     on_done: OnDone | None = None,
 ) -> Log:
-    """`open_loop` for an async submit function, in the running event loop."""
+    """`open_loop` for an async submit function, in the running event loop.
+
+    Raises:
+        UnderloadError: as `open_loop`; a virtual clock, which no event loop moves.
+    """
+    _check_real(clock)
     run = _OpenLoop(planned, clock, connections)
     await InAsyncio(clock, submit, on_done).run(run.drivers())
     return run.log()
@@ -148,10 +153,23 @@ async def closed_loop_async(
     seed: int | Streams = 0,
     on_done: OnDone | None = None,
 ) -> Log:
-    """`closed_loop` for an async submit function, in the running event loop."""
+    """`closed_loop` for an async submit function, in the running event loop.
+
+    Raises:
+        UnderloadError: as `closed_loop`; a virtual clock, which no event loop moves.
+    """
+    _check_real(clock)
     run = _ClosedLoop(planned, clock, users, think, stop, seed)
     await InAsyncio(clock, submit, on_done).run(run.drivers())
     return run.log()
+
+
+def _check_real(clock: Clock) -> None:
+    if isinstance(clock, VirtualClock | Events):
+        raise UnderloadError(
+            "an event loop of asyncio waits in real time and moves no virtual clock; give a WallClock, or open_loop or "
+            "closed_loop a submit function that is not async"
+        )
 
 
 def _carry_out(
@@ -178,6 +196,9 @@ class _Loop:
 
     def __init__(self, planned: Iterable[Planned], clock: Clock) -> None:
         self.planned = list(planned)
+        for request in self.planned:
+            if not isinstance(request, Planned):
+                raise UnderloadError(f"a plan is made of Planned, got {request!r:.60}; Workload(…).plan(…) makes one")
         self.start = clock.now()
         self._sent: dict[int, Sent] = {}  # by place in the plan
 
@@ -207,7 +228,7 @@ class _OpenLoop(_Loop):
     def __init__(self, planned: Iterable[Planned], clock: Clock, connections: int | None) -> None:
         super().__init__(planned, clock)
         if connections is not None:
-            arguments.whole("connections", connections, least=1)
+            connections = arguments.whole("connections", connections, least=1)
         self._pool = Pool(connections)
 
     def drivers(self) -> list[Driver]:
@@ -313,21 +334,29 @@ class OneServer:
         self._serve = serve
         self._clock = clock
         self._line: queue.SimpleQueue[tuple[Planned, Timeline, Future[Any]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # nobody joins the line behind its end
+        self._closed = False
         self._thread = threading.Thread(target=self._work, name="underload-server", daemon=True)
         self._thread.start()
-        self._closed = False
 
     def __call__(self, planned: Planned, timeline: Timeline) -> Any:
         """Stand in line, and return the answer.
 
         Raises:
-            UnderloadError: it is closed. What `serve` raises is raised here.
+            UnderloadError: it is closed, or `serve` called it and would wait for itself. What `serve` raises is raised
+                here.
         """
-        if self._closed:
-            raise UnderloadError("the server is closed; make another OneServer, and drive it inside its with block")
+        if threading.current_thread() is self._thread:
+            raise UnderloadError(
+                "serve called its own server, which would wait for itself for ever; do the work in serve, or give it "
+                "another OneServer"
+            )
         future: Future[Any] = Future()
-        timeline.queued = self._clock.now()
-        self._line.put((planned, timeline, future))
+        with self._lock:
+            if self._closed:
+                raise UnderloadError("the server is closed; make another OneServer, and drive it inside its with block")
+            timeline.queued = self._clock.now()
+            self._line.put((planned, timeline, future))
         return future.result()
 
     def _work(self) -> None:
@@ -341,9 +370,11 @@ class OneServer:
 
     def close(self) -> None:
         """Serve those in line, then stop."""
-        if not self._closed:
-            self._closed = True
-            self._line.put(None)
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._line.put(None)
+        if threading.current_thread() is not self._thread:  # serve may close; it cannot wait for itself
             self._thread.join()
 
     def __enter__(self) -> OneServer:

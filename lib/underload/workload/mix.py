@@ -34,7 +34,7 @@ class Load(ABC):
         """
         if (horizon is None) == (requests is None):
             raise UnderloadError(
-                f"give a horizon in s or a number of requests, not {'both' if requests else 'neither'}"
+                f"give a horizon in s or a number of requests, not {'neither' if horizon is None else 'both'}"
             )
         streams = seed if isinstance(seed, Streams) else Streams(seed)
         planned = numbered(self._plan(streams, horizon, requests))

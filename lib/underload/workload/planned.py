@@ -5,9 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, NamedTuple, TextIO
 
+from underload.queueing import arguments
 from underload.request import SamplingParams, UnderloadError
+from underload.workload.lengths import MOST
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= MOST
+
+
+def _count(value: Any) -> int:
+    """A whole number; 12.0 is one, 12.5 and true are not."""
+    if isinstance(value, bool) or value != int(value):
+        raise ValueError(f"{value!r:.40} is no whole number")
+    return int(value)
 
 
 class Segment(NamedTuple):
@@ -47,13 +61,24 @@ class Planned:
     sampling: SamplingParams | None = None
 
     def __post_init__(self) -> None:
-        if self.prompt_tokens < 1 or self.output_tokens < 1:
+        if not (_is_count(self.prompt_tokens, 1) and _is_count(self.output_tokens, 1)):
             raise UnderloadError(
-                f"request {self.index} has {self.prompt_tokens} prompt and {self.output_tokens} output tokens; "
-                "both must be at least 1: leave such a request out"
+                f"request {self.index} has {self.prompt_tokens!r:.40} prompt and {self.output_tokens!r:.40} output "
+                f"tokens; both must be whole and at least 1, {MOST:,} at most: leave such a request out"
             )
-        if not 0 <= self.arrival < float("inf"):
-            raise UnderloadError(f"request {self.index} arrives at {self.arrival} s; count from the start of the run")
+        if not 0 <= arguments.as_float(self.arrival) < float("inf"):
+            raise UnderloadError(
+                f"request {self.index} arrives at {self.arrival!r:.40} s; count from the start of the run"
+            )
+        if self.think is not None and not 0 <= arguments.as_float(self.think) < float("inf"):
+            raise UnderloadError(
+                f"request {self.index} follows a think time of {self.think!r:.40} s; it must be at least 0 s, or None"
+            )
+        if not _is_count(self.turn, 0) or not all(_is_count(segment.tokens, 1) for segment in self.segments):
+            raise UnderloadError(
+                f"request {self.index} has turn {self.turn!r:.40}, and segments of "
+                f"{[segment.tokens for segment in self.segments]!r:.60} tokens; turns count from 0, tokens from 1"
+            )
         if self.segments and sum(segment.tokens for segment in self.segments) != self.prompt_tokens:
             raise UnderloadError(
                 f"the segments of request {self.index} have {sum(s.tokens for s in self.segments)} tokens, its prompt "
@@ -96,14 +121,14 @@ class Planned:
         """
         return cls(
             arrival=float(row["arrival"]),
-            prompt_tokens=int(row["prompt_tokens"]),
-            output_tokens=int(row["output_tokens"]),
+            prompt_tokens=_count(row["prompt_tokens"]),
+            output_tokens=_count(row["output_tokens"]),
             index=index,
             tenant=str(row.get("tenant", "")),
             session=None if row.get("session") is None else str(row["session"]),
-            turn=int(row.get("turn", 0)),
+            turn=_count(row.get("turn", 0)),
             think=None if row.get("think") is None else float(row["think"]),
-            segments=tuple(Segment(str(name), int(tokens)) for name, tokens in row.get("segments", ())),
+            segments=tuple(Segment(str(name), _count(tokens)) for name, tokens in row.get("segments", ())),
         )
 
 

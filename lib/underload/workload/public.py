@@ -41,9 +41,12 @@ def find_trace(name: str | Path) -> Path:
     Raises:
         UnderloadError: not found; the message says where was looked, and where the trace comes from.
     """
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
+    try:
+        path = Path(os.path.expanduser(name))  # which leaves a user that is not there as it stands
+        if path.is_file():
+            return path
+    except (OSError, TypeError, ValueError) as error:
+        raise UnderloadError(f"{str(name)!r:.60} is no name of a file or a trace ({error!s:.60}); give one") from None
     public = PUBLIC.get(str(name))
     wanted = public.files if public else (path.name,)
     folders = trace_folders()
@@ -68,7 +71,7 @@ def find_trace(name: str | Path) -> Path:
 def trace_folders() -> list[Path]:
     """Where traces are looked for: UNDERLOAD_TRACES (folders as in PATH), else shared/traces beside the project."""
     if named := os.environ.get("UNDERLOAD_TRACES"):
-        return [Path(part).expanduser() for part in named.split(os.pathsep) if part]
+        return [Path(os.path.expanduser(part)) for part in named.split(os.pathsep) if part]
     return [Path(__file__).resolve().parents[3].parent / "shared" / "traces"]
 
 

@@ -20,6 +20,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -29,6 +30,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from underload.queueing import arguments
 from underload.request import UnderloadError
 from underload.workload.lengths import EmpiricalTokens
 from underload.workload.planned import Planned, Segment, numbered
@@ -37,6 +39,8 @@ from underload.workload.trace import ClientLengths, ClientWindows, Measured, Tra
 Record = Trace | ClientWindows | ClientLengths | Measured
 
 TOLD = 5  # malformed rows named in a message
+# Characters of a line, and of a file that is one object: more is no trace, and would be read into memory all at once.
+LONGEST_LINE, LONGEST_OBJECT = 1 << 24, 1 << 28
 MOONCAKE_BLOCK = 512
 
 
@@ -57,7 +61,7 @@ def opened(path: Path) -> Iterator[TextIO]:
             binary.seek(0)
             with io.TextIOWrapper(binary, encoding=_encoding(start), errors="strict", newline="") as text:
                 yield text
-    except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
         raise UnderloadError(f"{path} is no text or is cut short ({error}); fetch it again, or unpack it") from error
     except OSError as error:
         raise UnderloadError(f"{path} cannot be read: {error.strerror or error}; check the name") from error
@@ -94,7 +98,7 @@ class _Rows:
                 found.append(parse(row))
             except KeyError as error:
                 self.bad.append((line, f"no {error.args[0]!r}"))
-            except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            except (ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
                 self.bad.append((line, " ".join(str(error).split())[:80]))
             except UnderloadError as error:
                 self.bad.append((line, str(error)[:80]))
@@ -132,29 +136,71 @@ def read_trace(path: str | Path, *, skip_bad: bool = False, most: int | None = N
         UnderloadError: a file that is not there, of no known format, or with malformed rows; these are named by line.
     """
     path = Path(path)
-    rows = _Rows(path, skip_bad, most)
+    rows = _Rows(path, skip_bad, None if most is None else arguments.whole("most", most, least=1, most=10**12))
     with opened(path) as text:
         first = _first_line(text)
         text.seek(0)
-        columns = [name.strip() for name in next(csv.reader([first]), [])]
+        columns = [name.strip() for name in _cells(first)]
         if first.lstrip().startswith("{"):
             return _json(path, text, first, rows)
         for wanted, read in _CSV.items():
             if set(wanted) <= set(columns):
                 return read(path, _table(text), rows)
         if len(columns) == 6 and _is_number(columns[0]) and _is_number(columns[1]):
-            return _servegen(path, enumerate(csv.reader(text), 1), rows)
+            return _servegen(path, _table_rows(text), rows)
     raise UnderloadError(
         f"{path.name} is of no known format: it begins {first[:60]!r}; known are Azure, BurstGPT, Mooncake, ShareGPT "
         "lengths, ServeGen, measured vLLM runs, and what `underload workload generate` writes"
     )
 
 
+def _lines(text: TextIO) -> Iterator[str]:
+    """The lines, with their ends.
+
+    Raises:
+        UnderloadError: one that is too long to be a row.
+    """
+    number = 0
+    while line := text.readline(LONGEST_LINE):
+        number += 1
+        if len(line) == LONGEST_LINE and line[-1] not in "\r\n":
+            raise UnderloadError(f"line {number} is longer than {LONGEST_LINE:,} characters; this is no file of rows")
+        yield line
+
+
+def _numbered_lines(text: TextIO) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(_lines(text), 1) if line.strip())
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:  # a value longer than the module takes: no row of a table
+        return []
+
+
+def _table_rows(text: TextIO) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table, each with its line.
+
+    Raises:
+        UnderloadError: one that is none.
+    """
+    reader = csv.reader(_lines(text))
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise UnderloadError(f"line {reader.line_num}: {error}; mend the file") from error
+
+
 def _first_line(text: TextIO) -> str:
-    while line := text.readline(1 << 20):
+    while line := text.readline(_LOOK_AHEAD):
         if line.strip():
             return line.strip()
     return ""
+
+
+_LOOK_AHEAD = 1 << 20  # characters of a first line that may be one whole object
 
 
 def _is_number(text: str) -> bool:
@@ -166,10 +212,10 @@ def _is_number(text: str) -> bool:
 
 
 def _table(text: TextIO) -> Iterator[tuple[int, Mapping[str, str]]]:
-    reader = csv.DictReader(text)
-    if reader.fieldnames is not None:
-        reader.fieldnames = [name.strip() for name in reader.fieldnames]
+    reader = csv.DictReader(_lines(text))
     try:
+        if reader.fieldnames is not None:
+            reader.fieldnames = [name.strip() for name in reader.fieldnames]
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
@@ -178,8 +224,10 @@ def _table(text: TextIO) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 def _count(value: Any) -> int:
     """A whole number from 0; text like "12.0" is one."""
+    if value is None:
+        raise ValueError("a value is missing")
     number = float(value)
-    if number != int(number) or not 0 <= number < 2**53:
+    if not 0 <= number < 2**53 or number != int(number):  # NaN fails the first
         raise ValueError(f"{value!r} is no count of tokens")
     return int(number)
 
@@ -344,14 +392,13 @@ def _servegen(path: Path, table: Iterable[tuple[int, list[str]]], rows: _Rows) -
 def _json(path: Path, text: TextIO, first: str, rows: _Rows) -> Record:
     try:
         head = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         head = None  # an object over several lines, or a broken first row: told apart below
     if isinstance(head, dict) and not any(isinstance(value, dict) for value in head.values()):
-        lines = ((number, line) for number, line in enumerate(text, 1) if line.strip())
         for wanted, read in _JSON.items():
             if set(wanted) <= set(head):
-                return read(path, lines, rows)
-    elif first == "{" or isinstance(head, dict):
+                return read(path, _numbered_lines(text), rows)
+    elif first == "{" or isinstance(head, dict) or len(first) > _LOOK_AHEAD // 2:  # (cut off where looking ended)
         return _servegen_lengths(path, text)
     raise UnderloadError(
         f"{path.name} is JSON of no known format: it begins {first[:60]!r}; known are Mooncake, measured vLLM runs, "
@@ -449,11 +496,16 @@ def _servegen_lengths(path: Path, text: TextIO) -> ClientLengths:
     def law(value: Any) -> EmpiricalTokens | None:
         # the file holds its maps as text, in Python's spelling
         shares = ast.literal_eval(value) if isinstance(value, str) else value
+        if not isinstance(shares, Mapping):
+            raise ValueError(f"{shares!r:.40} is no map of lengths to shares")
         shares = {int(length): float(share) for length, share in shares.items() if int(length) >= 1}
         return EmpiricalTokens(list(shares), list(shares.values())) if any(shares.values()) else None
 
     try:
-        stretches = sorted(json.load(text).items(), key=lambda item: float(item[0]))
+        whole = text.read(LONGEST_OBJECT)
+        if len(whole) == LONGEST_OBJECT:
+            raise ValueError(f"it is longer than {LONGEST_OBJECT:,} characters")
+        stretches = sorted(json.loads(whole).items(), key=lambda item: float(item[0]))
         return ClientLengths(
             path.name,
             tuple(float(start) for start, _ in stretches),
@@ -461,7 +513,9 @@ def _servegen_lengths(path: Path, text: TextIO) -> ClientLengths:
             tuple(law(maps["output_tokens"]) for _, maps in stretches),
             source="ServeGen, github.com/alibaba/ServeGen, Apache-2.0 (arXiv 2505.09999)",
         )
-    except (ValueError, TypeError, AttributeError, KeyError, SyntaxError) as error:
+    except (
+        ValueError, TypeError, AttributeError, KeyError, SyntaxError, RecursionError, MemoryError, UnderloadError
+    ) as error:  # fmt: skip
         raise UnderloadError(
             f"{path.name} is no ServeGen lengths file ({' '.join(str(error).split())[:80]}); it should map starts to "
             "input_tokens and output_tokens"
@@ -477,8 +531,7 @@ def read_plan(path: str | Path) -> list[Planned]:
     path = Path(path)
     rows = _Rows(path, False, None)
     with opened(path) as text:
-        lines = ((number, line) for number, line in enumerate(text, 1) if line.strip())
-        return numbered(rows.parse(lines, lambda line: Planned.of(json.loads(line), 0)))
+        return numbered(rows.parse(_numbered_lines(text), lambda line: Planned.of(json.loads(line), 0)))
 
 
 def read_columns(path: str | Path) -> dict[str, NDArray[Any]]:
@@ -488,13 +541,13 @@ def read_columns(path: str | Path) -> dict[str, NDArray[Any]]:
         UnderloadError: a file that cannot be read, or rows of unlike length, named by line.
     """
     with opened(Path(path)) as text:
-        reader = csv.reader(text)
-        header = [name.strip() for name in next(reader, [])]
+        reader = _table_rows(text)
+        header = [name.strip() for name in next(reader, (0, []))[1]]
         table = []
-        for row in reader:
+        for line, row in reader:
             if row and len(row) != len(header):
                 raise UnderloadError(
-                    f"{Path(path).name}, line {reader.line_num}: {len(row)} values under {len(header)} columns; mend it"
+                    f"{Path(path).name}, line {line}: {len(row)} values under {len(header)} columns; mend it"
                 )
             if row:
                 table.append(row)

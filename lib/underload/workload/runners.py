@@ -11,6 +11,7 @@ loop stand in one place whatever time is made of:
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
@@ -74,6 +75,12 @@ class Events(Protocol):
 
     def run(self) -> object:
         """Carry out all that is to come."""
+
+
+def _cancelled() -> type[BaseException]:
+    """What asyncio raises in what was cancelled; it is no Exception. Nobody raises it who has not imported asyncio."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio.CancelledError if asyncio is not None else Exception
 
 
 class Ticket:
@@ -202,7 +209,7 @@ class Threads:
         entry.timeline.sent = self.clock.now()
         try:
             absorb(entry, self.submit(entry.planned, entry.timeline))
-        except Exception as error:
+        except (Exception, _cancelled()) as error:  # a submit function that was cancelled has failed like any other
             failed(entry, error, self.clock.now())
         else:
             settle(entry, self.clock.now())
@@ -261,7 +268,7 @@ class InEvents:
 
         try:
             self.submit(entry.planned, entry.timeline, done)
-        except Exception as error:
+        except (Exception, _cancelled()) as error:
             if over:
                 raise  # not the submit function's failure, but what its answer led to
             done(error=error)
@@ -313,9 +320,16 @@ class InAsyncio:
         """Carry the drivers out."""
         import asyncio
 
-        async with asyncio.TaskGroup() as self._group:
-            for driver in drivers:
-                self._group.create_task(self._carry(driver, None))
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for driver in drivers:
+                    self._group.create_task(self._carry(driver, None))
+        except BaseExceptionGroup as several:
+            # As the other runners do: the first failure, itself.
+            error: BaseException = several
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
 
     async def _carry(self, driver: Driver, command: Command | None) -> None:
         import asyncio
@@ -338,9 +352,17 @@ class InAsyncio:
             command = next(driver, None)
 
     async def _send(self, entry: Sent) -> None:
+        import asyncio
+
         entry.timeline.sent = self.clock.now()
         try:
             absorb(entry, await self.submit(entry.planned, entry.timeline))
+        except asyncio.CancelledError as error:
+            # Of this driver, from outside: obey. Of something in the submit function: that request has failed.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            failed(entry, error, self.clock.now())
         except Exception as error:
             failed(entry, error, self.clock.now())
         else:

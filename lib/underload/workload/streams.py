@@ -36,17 +36,32 @@ class Streams:
 
     def __getitem__(self, name: str) -> np.random.Generator:
         """The generator of that name, where it stands."""
-        if name not in self._kept:
+        if not isinstance(name, str) or name not in self._kept:
             self._kept[name] = self.fresh(name)
         return self._kept[name]
 
     def fresh(self, name: str) -> np.random.Generator:
-        """The generator of that name from its beginning; the kept one does not move."""
+        """The generator of that name from its beginning; the kept one does not move.
+
+        Raises:
+            UnderloadError: a name that is no text.
+        """
+        if not isinstance(name, str):
+            raise UnderloadError(f"a stream has a name, got {name!r:.60}; numbers go with under: streams.under(3)")
         words = [_number(part) for part in (*self.path, name)]
         return np.random.default_rng(np.random.SeedSequence([self.seed, *words]))
 
     def under(self, name: str | int) -> Streams:
-        """Streams of a part, such as one tenant or one replication: independent of these and of other parts."""
+        """Streams of a part, such as one tenant or one replication: independent of these and of other parts.
+
+        Raises:
+            UnderloadError: a name that is neither a text nor a whole number.
+        """
+        if not isinstance(name, str):
+            try:
+                name = operator.index(name)  # 3 is 3, also where NumPy counted it
+            except TypeError:
+                raise UnderloadError(f"a part is named by a text or a whole number, got {name!r:.60}") from None
         return Streams(self.seed, path=(*self.path, f"{type(name).__name__}:{name}"))
 
     def __repr__(self) -> str:
