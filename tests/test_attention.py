@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from underload.decoder import attention_cpu
 from underload.decoder.attention import paged_attention
 from underload.decoder.fast.attend import CHUNK
 from underload.request import UnderloadError
@@ -276,6 +277,7 @@ def test_an_empty_batch_and_sequences_without_new_tokens():
 
 
 def test_without_numba_auto_is_the_oracle(monkeypatch):
+    monkeypatch.setattr(attention_cpu, "_kernels", {})
     monkeypatch.setitem(sys.modules, "numba", None)  # importing it fails now
     q, pool = torch.randn(1, 2, 16), torch.randn(1, 4, 2, 16)
     case = (q, pool, pool, torch.tensor([[0]]), [1], [3])

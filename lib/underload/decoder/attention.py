@@ -5,8 +5,10 @@ cpu       attention_cpu.py: compiled with numba, reads blocks where they lie
 triton    attention_triton.py: the same on a GPU
 """
 
+import importlib
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,13 +52,9 @@ def paged_attention(
     """
     _check(q, keys, values, block_tables, query_lens, context_lens)
     chosen = _choose(implementation, q, keys, values)
-    if chosen == "cpu":
-        from underload.decoder import attention_cpu as kernel
-    elif chosen == "triton":
-        from underload.decoder import attention_triton as kernel  # type: ignore[no-redef]
-    else:
+    if chosen == "torch":
         return _oracle(q, keys, values, block_tables, query_lens, context_lens)
-    return kernel.paged_attention(q, keys, values, block_tables, query_lens, context_lens)
+    return _kernel(chosen).paged_attention(q, keys, values, block_tables, query_lens, context_lens)
 
 
 # -------------------------------------------------- the oracle
@@ -114,28 +112,25 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 # -------------------------------------------------- which one, and whether the arguments fit
 
 
-def unavailable(implementation: str, q: Tensor, keys: Tensor, values: Tensor) -> str | None:
-    """Why an implementation cannot take these tensors here, or None if it can."""
-    if implementation == "torch":
-        return None
-    if implementation == "cpu":
-        from underload.decoder import attention_cpu
+def _kernel(implementation: str) -> Any:
+    """The module of an implementation, imported when first asked for: what it needs may not be installed."""
+    if implementation not in _kernels:
+        _kernels[implementation] = importlib.import_module(f"underload.decoder.attention_{implementation}")
+    return _kernels[implementation]
 
-        return attention_cpu.unavailable(q, keys, values)
-    from underload.decoder import attention_triton
 
-    return attention_triton.unavailable(q, keys, values)
+_kernels: dict[str, Any] = {}
 
 
 def _choose(implementation: str, q: Tensor, keys: Tensor, values: Tensor) -> str:
     if implementation == "auto":
-        best = {"cpu": "cpu", "cuda": "triton"}.get(q.device.type, "torch")
-        return best if unavailable(best, q, keys, values) is None else "torch"
+        best = "cpu" if q.is_cpu else "triton" if q.is_cuda else "torch"
+        return best if best == "torch" or _kernel(best).unavailable(q, keys, values) is None else "torch"
     if implementation not in IMPLEMENTATIONS:
         raise UnderloadError(
             f"implementation must be 'auto', {', '.join(map(repr, IMPLEMENTATIONS))}, got {implementation!r}"
         )
-    if reason := unavailable(implementation, q, keys, values):
+    if implementation != "torch" and (reason := _kernel(implementation).unavailable(q, keys, values)):
         raise UnderloadError(f"paged attention cannot run as {implementation!r} here: {reason}; use 'auto' or 'torch'")
     return implementation
 
@@ -149,28 +144,30 @@ def _check(
     context_lens: Sequence[int],
 ) -> None:
     """What can be checked without waiting for a device: the sizes."""
-    if q.dim() != 3 or keys.dim() != 4 or keys.shape != values.shape:
+    if q.ndim != 3 or keys.ndim != 4 or keys.shape != values.shape:
         raise UnderloadError(
             "q must be [tokens, heads, head_dim], keys and values both [blocks, block_size, kv_heads, head_dim]; got "
             f"{list(q.shape)}, {list(keys.shape)} and {list(values.shape)}"
         )
-    heads, kv_heads = q.shape[1], keys.shape[2]
-    if q.shape[2] != keys.shape[3] or kv_heads == 0 or heads % kv_heads:
+    tokens, heads, head_dim = q.shape
+    _, block_size, kv_heads, kv_head_dim = keys.shape
+    if head_dim != kv_head_dim or kv_heads == 0 or heads % kv_heads:
         raise UnderloadError(
-            f"query heads must be a multiple of KV heads, with the same head_dim; got {heads} of {q.shape[2]} for "
-            f"{kv_heads} of {keys.shape[3]}"
+            f"query heads must be a multiple of KV heads, with the same head_dim; got {heads} of {head_dim} for "
+            f"{kv_heads} of {kv_head_dim}"
         )
-    if block_tables.dim() != 2 or not len(block_tables) == len(query_lens) == len(context_lens):
+    if block_tables.ndim != 2 or not len(block_tables) == len(query_lens) == len(context_lens):
         raise UnderloadError(
             f"block_tables, query_lens and context_lens need one row a sequence, got {list(block_tables.shape)}, "
             f"{len(query_lens)} and {len(context_lens)}"
         )
-    if sum(query_lens) != len(q):
-        raise UnderloadError(f"query_lens must sum to the tokens of q, got {sum(query_lens)} in all for {len(q)}")
-    room = block_tables.shape[1] * keys.shape[1]
+    if sum(query_lens) != tokens:
+        raise UnderloadError(f"query_lens must sum to the tokens of q, got {sum(query_lens)} in all for {tokens}")
+    blocks = block_tables.shape[1]
+    room = blocks * block_size
     for new, context in zip(query_lens, context_lens, strict=True):
         if not 0 <= new <= context <= room:
             raise UnderloadError(
-                f"a sequence needs 0 <= new tokens <= context <= {room} (a table of {block_tables.shape[1]} blocks of "
-                f"{keys.shape[1]} tokens), got {new} new tokens in a context of {context}"
+                f"a sequence needs 0 <= new tokens <= context <= {room} (a table of {blocks} blocks of "
+                f"{block_size} tokens), got {new} new tokens in a context of {context}"
             )

@@ -6,7 +6,9 @@ The same pieces of attention as in the fast path (`fast/attend.py`), on tensors,
 from __future__ import annotations
 
 import importlib
+import operator
 import os
+import struct
 import sys
 import threading
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ _STORED = (torch.float32, torch.float16, torch.bfloat16)
 
 def unavailable(q: Tensor, keys: Tensor, values: Tensor) -> str | None:
     """Why it cannot take these tensors here, or None if it can."""
-    if not all(part.device.type == "cpu" for part in (q, keys, values)):
+    if not (q.is_cpu and keys.is_cpu and values.is_cpu):
         return f"it runs on a CPU, and the tensors are on {q.device.type} and {keys.device.type}"
     if keys.dtype not in _STORED or values.dtype != keys.dtype or q.dtype not in _STORED:
         found = ", ".join(str(part.dtype).removeprefix("torch.") for part in (q, keys, values))
@@ -34,10 +36,11 @@ def unavailable(q: Tensor, keys: Tensor, values: Tensor) -> str | None:
             "the numbers of one head must lie side by side (stride 1), and lie "
             f"{keys.stride(3)} and {values.stride(3)} apart"
         )
-    return _missing()
+    return None if _kernels else _missing()
 
 
 def _missing() -> str | None:
+    """What stands in the way of the first kernel."""
     if sys.byteorder != "little":
         return "it assumes a little-endian machine"
     try:
@@ -57,18 +60,21 @@ def paged_attention(
     context_lens: Sequence[int],
 ) -> Tensor:
     """See `attention.paged_attention`, which checks the sizes; with as many threads as torch uses."""
-    out = torch.empty_like(q, dtype=torch.float32, memory_format=torch.contiguous_format)
+    # At short contexts a call of torch more or less is a tenth of the whole: none that changes nothing.
+    rows = q if q.dtype is torch.float32 else q.float()
+    rows = rows if rows.stride(2) == 1 else rows.contiguous()
+    out = torch.empty(q.shape, dtype=torch.float32)
     if len(q):
         _kernel(keys.dtype, torch.get_num_threads()).run(
-            q.float() if q.stride(2) == 1 else q.float().contiguous(),
+            rows,
             keys,
             values,
-            block_tables,
-            np.asarray(query_lens, dtype=np.int64),
-            np.asarray(context_lens, dtype=np.int64),
+            block_tables.numpy(),
+            np.array(query_lens, dtype=np.int64),
+            np.array(context_lens, dtype=np.int64),
             out,
         )
-    return out.to(q.dtype)
+    return out if q.dtype is torch.float32 else out.to(q.dtype)
 
 
 class _Kernel:
@@ -85,8 +91,8 @@ class _Kernel:
         self._team = team(threads)
         self._job: Any = None
         self._held: Any = None
-        self._blocks = self._turns = np.empty(0, dtype=np.int64)
-        self._scratch = np.empty((threads, 0))
+        self._fields = struct.Struct(f"={paged.CALL_FIELDS}q")
+        self._sizes: tuple[int, ...] = (0, 0, 0)
         self._lock, self._process = threading.Lock(), os.getpid()
 
     def run(
@@ -94,15 +100,15 @@ class _Kernel:
         q: Tensor,
         keys: Tensor,
         values: Tensor,
-        block_tables: Tensor,
+        tables: np.ndarray,
         query_lens: np.ndarray,
         context_lens: np.ndarray,
         out: Tensor,
     ) -> None:
         if self._process != os.getpid():  # a forked child: the thread that may hold the lock did not come along
             self._lock, self._process = threading.Lock(), os.getpid()
-        tables = block_tables.numpy()
-        (tokens, heads, dim), (sequences, table_width) = q.shape, tables.shape
+        tokens, heads, dim = q.shape
+        sequences, table_width = tables.shape
         num_blocks, block_size, kv_heads, _ = keys.shape
         group, width = heads // kv_heads, -(-dim // 16) * 16
         failed = -1
@@ -111,11 +117,11 @@ class _Kernel:
             nonlocal failed
             # Kept: a call that an interrupt left half done is finished by the next, and reads and writes these.
             self._held = q, keys, values, out
-            self._call[:] = (
-                q.data_ptr(), q.stride(0), q.stride(1),
-                keys.data_ptr(), *keys.stride()[:3],
-                values.data_ptr(), *values.stride()[:3],
-                out.data_ptr(), group, kv_heads, dim, width, block_size, num_blocks, table_width, self._threads,
+            self._fields.pack_into(
+                self._call, 0,
+                q.data_ptr(), *q.stride()[:2], keys.data_ptr(), *keys.stride()[:3], values.data_ptr(),
+                *values.stride()[:3], out.data_ptr(), group, kv_heads, dim, width, block_size, num_blocks, table_width,
+                self._threads,
             )  # fmt: skip
             failed = self._paged.prepare(
                 self._control, self._call, query_lens, context_lens, tables, self._blocks, self._pieces, self._partials
@@ -135,32 +141,24 @@ class _Kernel:
                 f"{num_blocks} blocks"
             )
 
-    def _bind(self, blocks: int, pieces: int, scratch: int) -> None:
-        """Have buffers of these sizes. A new set of them is a new job for the team."""
-        if (
-            self._job
-            and self._blocks.size >= blocks
-            and self._turns.size >= pieces
-            and self._scratch.shape[1] >= scratch
-        ):
+    def _bind(self, *sizes: int) -> None:
+        """Have buffers for so many block ids, pieces, and float32 values a thread. New ones are a new job."""
+        if all(map(operator.le, sizes, self._sizes)):
             return
         self._team.forget(self._job)
         attend, paged = self._attend, self._paged
+        self._sizes = tuple(max(new * 5 // 4, old) for new, old in zip(sizes, self._sizes, strict=True))
+        blocks, pieces, scratch = self._sizes
         self._control = np.zeros(CONTROL_WORDS, dtype=np.int64)
         self._control[TICKET] = OVER
         self._call = np.zeros(paged.CALL_FIELDS, dtype=np.int64)
-        self._blocks = np.zeros(max(blocks * 5 // 4, self._blocks.size, 1024), dtype=np.int32)
-        turns = max(pieces * 5 // 4, self._turns.size, 256)
-        self._pieces, self._turns = (
-            np.zeros(turns * attend.PIECE_FIELDS, dtype=np.int64),
-            np.zeros(turns, dtype=np.int64),
-        )
+        self._blocks = np.zeros(blocks, dtype=np.int32)
+        self._pieces = np.zeros(pieces * attend.PIECE_FIELDS, dtype=np.int64)
         self._partials = np.zeros(attend.PARTIALS if self._threads > 1 else 0, dtype=np.float32)
-        self._scratch = np.zeros((self._threads, max(scratch, self._scratch.shape[1])), dtype=np.float32)
-        self._places = np.zeros((self._threads, 2 * attend.PLACES), dtype=np.int64)
         rest = (
-            self._call, self._kind, self._blocks, self._pieces, self._turns, self._partials, self._scratch,
-            self._places,
+            self._call, self._kind, self._blocks, self._pieces, np.zeros(pieces, dtype=np.int64), self._partials,
+            np.zeros((self._threads, scratch), dtype=np.float32),
+            np.zeros((self._threads, 2 * attend.PLACES), dtype=np.int64),
         )  # fmt: skip
         paged.work(0, 0, self._control, *rest)  # there is nothing to do yet: this only compiles
         self._job = (paged.work, self._control, rest)
@@ -171,7 +169,7 @@ _kernels_lock = threading.Lock()
 
 
 def _kernel(dtype: torch.dtype, threads: int) -> _Kernel:
-    with _kernels_lock:
-        if (dtype, threads) not in _kernels:
-            _kernels[dtype, threads] = _Kernel(dtype, threads)
-        return _kernels[dtype, threads]
+    if (dtype, threads) not in _kernels:
+        with _kernels_lock:
+            _kernels.setdefault((dtype, threads), _Kernel(dtype, threads))
+    return _kernels[dtype, threads]
