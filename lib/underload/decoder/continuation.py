@@ -42,7 +42,7 @@ class Continuation:
         self.state = state
         self._tokenizer = tokenizer
         self._detokenizer: Detokenizer | None = None
-        self._position: int | None = None  # output tokens that the detokenizer has; None: it is to be made anew
+        self._position = -1  # where in the output the detokenizer stands
 
     @classmethod
     def of(cls, model: Model, request: Request) -> list[Continuation]:
@@ -71,13 +71,11 @@ class Continuation:
         position = self.state.position
         if self._detokenizer is None or self._position != position:
             self._detokenizer = self._reread(self._tokenizer)
-        self._position = None
+        self._position = position + 1  # at once: where the rest fails, the sequence stays behind, and this shows it
         text = "" if ends else self._detokenizer.push(token_id)
         ends = ends or self._detokenizer.stopped_by is not None
         if ends or last:
             text += self._detokenizer.finish()
-        else:
-            self._position = position + 1
         return text, ends
 
     def _reread(self, tokenizer: Tokenizer) -> Detokenizer:

@@ -1,0 +1,451 @@
+"""Engine, scheduler, pool and the real decoder together: the words of the naive loop, whatever happens on the way.
+
+The cache is filled with NaN before each run: a slot that is read and was never written shows in every later token.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from underload.cache import BlockPool, HostPool
+from underload.decoder import DecoderExecutor, Model, Weights, generate, load_model
+from underload.decoder.continuation import Continuation
+from underload.decoder.detokenize import Detokenizer
+from underload.engine import Engine
+from underload.request import FinishReason, InvalidRequest, Request, SamplingParams, Timeline, UnderloadError
+from underload.scheduling import Scheduler
+from underload.shapes import ModelShape
+
+SHAPE = ModelShape("tiny", 61, 32, 2, 4, 2, 8, 48, 64)
+PATHS = ("plain", "fast")
+SHARED = [7, 3, 9, 1, 4, 4, 2, 8, 30, 31, 32, 33, 34, 35, 36, 37]
+
+PROMPTS = [[1, 2, 3], [*SHARED, 5], SHARED[:14], [*SHARED[:9], 60, 11], SHARED, [4]]
+PARAMS = [
+    SamplingParams(max_tokens=9, temperature=0, ignore_eos=True),
+    SamplingParams(max_tokens=7, temperature=0.9, seed=11, logprobs=0),
+    SamplingParams(max_tokens=8, temperature=1.0, top_p=0.9, seed=42, n=3),
+    SamplingParams(max_tokens=6, temperature=0, repetition_penalty=1.3, logprobs=2),
+    SamplingParams(max_tokens=9, temperature=0, n=2),
+    SamplingParams(max_tokens=15, temperature=0.7, seed=3, stop_token_ids=(17, 40)),
+]
+MOST = max(len(prompt) + params.max_tokens - 1 for prompt, params in zip(PROMPTS, PARAMS, strict=True))
+
+
+@pytest.fixture(scope="module")
+def models():
+    weights = lively_weights()
+    return {path: Model(SHAPE, weights, path=path, batch_invariant=True) for path in PATHS}
+
+
+def lively_weights():
+    """Twelve times what a model begins with: logits that differ, and lean on the whole context."""
+    weights = Weights.random(SHAPE, seed=1)
+    for tensor in weights.tensors():
+        if tensor.dim() == 2:
+            tensor.mul_(12.0)
+    return weights
+
+
+@pytest.fixture(scope="module")
+def expected(models):
+    """What the naive loop says, by path."""
+    return {path: naively(model, PROMPTS, PARAMS) for path, model in models.items()}
+
+
+def naively(model, prompts, params):
+    """For each prompt, for each sample: (ids, reason, log-probabilities)."""
+    said = [[] for _ in prompts]
+    for one in generate(model, prompts, params):
+        said[one.prompt_index].append((one.token_ids, one.finish_reason, logprobs(one.draws)))
+    return said
+
+
+def logprobs(draws):
+    return [(draw.logprob, draw.top_logprobs) for draw in draws]
+
+
+class Served:
+    """An engine on the real decoder, its cache full of NaN, and what it handed out."""
+
+    def __init__(
+        self, model, *, block_size=4, num_blocks=64, host=0, caching=True, kv_dtype=None, on_step=None, **limits
+    ):
+        pool = BlockPool(num_blocks, block_size, prefix_caching=caching)
+        swap = {"preemption": "swap", "host_pool": HostPool(host)} if host else {}
+        limits.setdefault("max_model_len", model.shape.max_positions)
+        self.executor = DecoderExecutor(model, num_blocks, block_size, host_blocks=host, kv_dtype=kv_dtype)
+        for data in (self.executor.kv.keys, self.executor.kv.values, self.executor.host.data):
+            data[:] = nan_of(data)
+        self.engine = Engine(Scheduler(pool, **swap, **limits), self.executor, on_step=self._see)
+        self.requests: list[Request] = []
+        self.draws: dict[object, list] = {}
+        self.texts: dict[object, str] = {}
+        self.plans = []
+        self._on_step = on_step
+
+    def add(self, prompt, params, name=None):
+        name = f"r{len(self.requests)}" if name is None else name
+        request = Request(name, list(prompt), params, Timeline(self.engine.clock.now()))
+        self.engine.add(request)
+        self.requests.append(request)
+        return request
+
+    def run(self, prompts=PROMPTS, params=PARAMS):
+        for prompt, wishes in zip(prompts, params, strict=True):
+            self.add(prompt, wishes)
+        self.engine.run()
+        pool, host = self.engine.scheduler.pool, self.engine.scheduler.host_pool
+        assert pool.num_used == 0 and (host is None or host.num_used == 0)
+        assert not self.executor._continuations  # all released
+        return self
+
+    def said(self, requests=None):
+        return [
+            [(s.output_ids, s.finish_reason, logprobs(self.draws.get(s, []))) for s in request.sequences]
+            for request in (self.requests if requests is None else requests)
+        ]
+
+    @property
+    def preemptions(self):
+        return sum(s.preemptions for request in self.requests for s in request.sequences)
+
+    def _see(self, plan, result, record):
+        self.plans.append(plan)
+        for work, sampled in zip(plan.work, result.sampled, strict=True):
+            sequences = work.sequence.request.sequences if work.samples > 1 else [work.sequence]
+            for sequence, one in zip(sequences, sampled, strict=False):
+                if one.error is None:
+                    self.draws.setdefault(sequence, []).append(one.draw)
+                    self.texts[sequence] = self.texts.get(sequence, "") + one.text
+        if self._on_step is not None:
+            self._on_step(self)
+
+
+def nan_of(data):
+    """NaN in the array's own terms: 16-bit storage holds bits."""
+    if isinstance(data, np.ndarray) and data.dtype != np.float32:
+        return -1  # all bits set is a NaN in float16 and bfloat16
+    return float("nan")
+
+
+# ---- the same words ------------------------------------------------------------------------------------------------
+
+WAYS = list(
+    itertools.product(
+        PATHS,
+        (1, 4, 16),  # tokens a block
+        ("ample", "tight", "smallest"),  # pool
+        ("recompute", "swap"),
+        (True, False),  # prefix cache
+    )
+)
+
+
+@pytest.mark.parametrize("path, block_size, pool, preemption, caching", WAYS)
+def test_the_words_are_those_of_the_naive_loop(models, expected, path, block_size, pool, preemption, caching):
+    smallest = -(-MOST // block_size)
+    num_blocks = {"ample": 400, "tight": smallest + smallest // 2 + 1, "smallest": smallest}[pool]
+    chunk = {1: 3, 4: 5, 16: 2048}[block_size]
+    served = Served(
+        models[path],
+        block_size=block_size,
+        num_blocks=num_blocks,
+        host=2 * smallest if preemption == "swap" else 0,
+        caching=caching,
+        max_num_batched_tokens=chunk,
+    ).run()
+    assert served.said() == expected[path]
+    assert max(plan.num_tokens for plan in served.plans) <= chunk
+    if pool == "smallest":
+        assert served.preemptions > 0
+    swapped = any(plan.swap_out for plan in served.plans)
+    assert swapped == (preemption == "swap" and served.preemptions > 0)
+    # With a prefix cache, what went to the host may still be here when it is wanted.
+    assert caching or any(plan.swap_in for plan in served.plans) == swapped
+    if pool == "ample" and block_size > 1:
+        assert any(plan.copies for plan in served.plans)  # samples that part ways inside a block
+    if caching and pool == "ample" and block_size < 16:
+        assert sum(request.timeline.cached_tokens for request in served.requests) >= 2 * (len(SHARED) - 1) // 2
+
+
+def test_every_chunk_size_says_the_same(models, expected):
+    for chunk in (1, 2, 7, 8, 16, 17, 40):
+        assert Served(models["fast"], max_num_batched_tokens=chunk).run().said() == expected["fast"]
+
+
+def test_any_order_of_arrival_says_the_same(models, expected):
+    for seed in range(6):
+        order = random.Random(seed).sample(range(len(PROMPTS)), len(PROMPTS))
+        served = Served(models["fast"], num_blocks=12, max_num_seqs=3 + seed % 3)
+        served.run([PROMPTS[i] for i in order], [PARAMS[i] for i in order])
+        assert served.said() == [expected["fast"][i] for i in order]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_neighbours_that_are_cancelled_leave_no_trace(models, expected, path):
+    for seed in range(4):
+        rng = random.Random(seed)
+        leaving = {f"gone{i}": rng.randrange(1, 8) for i in range(4)}
+
+        def cancel(served, leaving=leaving):
+            for name, step in leaving.items():
+                if step == len(served.plans):
+                    served.engine.cancel(name)
+
+        served = Served(models[path], num_blocks=14, on_step=cancel, max_num_batched_tokens=11)
+        gone = []
+        for i, (prompt, params) in enumerate(zip(PROMPTS, PARAMS, strict=True)):
+            served.add(prompt, params)
+            if i < len(leaving):
+                other = SamplingParams(max_tokens=30, temperature=1.0, n=1 + i % 3, ignore_eos=True)
+                gone.append(served.add(rng.choice(PROMPTS), other, name=f"gone{i}"))
+        served.run([], [])
+        assert served.said([request for request in served.requests if request not in gone]) == expected[path]
+        assert {s.finish_reason for r in gone for s in r.sequences} == {FinishReason.CANCELLED}
+
+
+def test_a_prompt_that_is_wholly_cached_computes_its_last_block_again(models):
+    """And a longer one takes what it can: as many whole blocks as it shares."""
+    params = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
+    served = Served(models["fast"], block_size=4)
+    for prompt in ([5] * 8, [5] * 8, [5] * 8 + [6] * 4):
+        request = served.add(prompt, params)
+        served.engine.run()
+        assert request.sequences[0].output_ids == generate(models["fast"], prompt, params)[0].token_ids
+    assert [request.timeline.cached_tokens for request in served.requests] == [0, 4, 8]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_narrower_cache_says_the_same_in_every_pool(models, path):
+    said = [
+        Served(models[path], block_size=size, num_blocks=-(-MOST // size), host=host, kv_dtype="float16").run().said()
+        for size, host in ((1, 0), (4, 12), (16, 0))
+    ]
+    assert said[0] == said[1] == said[2]
+
+
+def test_what_a_step_moves_is_counted_in_the_cache_s_own_width(models):
+    runs = [Served(models["plain"], kv_dtype=dtype) for dtype in ("float32", "float16")]
+    wide, narrow = (run.run(PROMPTS[:1], PARAMS[:1]).engine.steps for run in runs)
+    shape = models["plain"].shape
+    for one, other in zip(wide, narrow, strict=True):
+        assert one.flops == other.flops > 0
+        saved = shape.kv_bytes_per_token(2) * (one.context_tokens + one.prefill_tokens + one.decode_tokens)
+        assert one.bytes_read - other.bytes_read == saved
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return load_model("pocket", device="cpu", path="fast")
+
+
+TEXTS = ["A batch of", "The queue", "Once upon", "ünïcode"]
+
+
+def test_streamed_text_is_the_text_of_the_naive_loop_also_after_preemption(pocket):
+    free = generate(pocket, TEXTS, SamplingParams(max_tokens=24, temperature=0, ignore_eos=True))
+    stop = free[0].text[9:12]
+    params = [
+        SamplingParams(max_tokens=24, temperature=0, stop=(stop,), ignore_eos=True),
+        SamplingParams(max_tokens=20, temperature=0.9, seed=5, n=3, stop=("e ", "zzz")),
+        SamplingParams(max_tokens=24, temperature=0, stop=(free[2].text[-3:] + "?",), ignore_eos=True),
+        SamplingParams(max_tokens=17, temperature=0.7, seed=1, min_tokens=9, stop=(" ",)),
+    ]
+    wanted = generate(pocket, TEXTS, params)
+    assert wanted[0].finish_reason is FinishReason.STOP and stop not in wanted[0].text
+    assert wanted[4].text == free[2].text  # its end, held back as the beginning of a stop string, came after all
+    ids = [pocket.tokenizer.encode(text) for text in TEXTS]
+    most = max(len(prompt) + one.max_tokens for prompt, one in zip(ids, params, strict=True))
+    for host in (0, 40):
+        served = Served(pocket, num_blocks=-(-most // 4) + 1, host=host).run(ids, params)
+        assert served.preemptions > 0
+        sequences = [s for request in served.requests for s in request.sequences]
+        assert [s.output_ids for s in sequences] == [one.token_ids for one in wanted]
+        assert [served.texts[s] for s in sequences] == [one.text for one in wanted]
+        assert [s.finish_reason for s in sequences] == [one.finish_reason for one in wanted]
+
+
+def test_making_text_is_timed(pocket):
+    served = Served(pocket).run([pocket.tokenizer.encode(TEXTS[0])], [SamplingParams(max_tokens=4, ignore_eos=True)])
+    timeline = served.requests[0].timeline
+    assert 0 < timeline.detokenize_seconds < timeline.finished - timeline.arrival
+
+
+# ---- what fails, and alone -----------------------------------------------------------------------------------------
+
+
+def poisoned(path):
+    """Whoever reads token 60 computes NaN."""
+    weights = lively_weights()
+    weights.embed[60] = torch.nan
+    return Model(SHAPE, weights, path=path, batch_invariant=True)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_row_without_a_law_fails_alone(path):
+    model = poisoned(path)
+    prompts = [[1, 2, 3], [5, 60], [60], [9, 9, 9, 9, 9]]
+    for params in (
+        SamplingParams(max_tokens=4, temperature=0, ignore_eos=True),
+        SamplingParams(max_tokens=4, temperature=1.0, seed=8, n=2, ignore_eos=True, logit_bias={60: float("-inf")}),
+    ):
+        served = Served(model).run(prompts, [params] * 4)
+        wanted = generate(model, [prompts[0], prompts[3]], params)
+        sound = [s for i in (0, 3) for s in served.requests[i].sequences]
+        assert [s.output_ids for s in sound] == [one.token_ids for one in wanted]
+        for i in (1, 2):
+            request = served.requests[i]
+            assert {s.finish_reason for s in request.sequences} == {FinishReason.ERROR}
+            assert "NaN" in request.error and f"'r{i}'" in request.error
+            assert all(s.output_ids == [] for s in request.sequences)
+        assert served.engine.aborted == 0
+
+
+def test_a_token_that_the_tokenizer_does_not_know_fails_its_request_alone(pocket, monkeypatch):
+    real = type(pocket.tokenizer).id_to_bytes
+    ids = [pocket.tokenizer.encode(text) for text in TEXTS[:2]]
+    params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+    wanted = generate(pocket, ids, params)
+    unknown = wanted[0].token_ids[3]
+    assert unknown not in wanted[1].token_ids
+
+    def id_to_bytes(self, index):
+        if index == unknown:
+            raise InvalidRequest(f"token id {index} has no bytes")
+        return real(self, index)
+
+    monkeypatch.setattr(type(pocket.tokenizer), "id_to_bytes", id_to_bytes)
+    served = Served(pocket).run(ids, [params] * 2)
+    assert served.requests[0].error == f"token id {unknown} has no bytes"
+    assert served.requests[0].sequences[0].output_ids == wanted[0].token_ids[: wanted[0].token_ids.index(unknown)]
+    assert served.requests[1].sequences[0].output_ids == wanted[1].token_ids
+
+
+@pytest.mark.parametrize(
+    "prompt, params, says",
+    [
+        ([1, 61], {}, "request 'bad': token id 61 is outside the vocabulary of 61"),
+        ([-1], {}, "token id -1"),
+        ([1], {"logit_bias": {99: 1.0}}, "request 'bad': logit_bias names token 99"),
+        ([1], {"stop": ("x",)}, "has no tokenizer, so stop strings cannot be seen"),
+        ([1] * 64, {}, "64 tokens .* 64"),
+    ],
+)
+def test_what_would_fail_a_whole_step_is_refused_before_it_is_queued(models, expected, prompt, params, says):
+    for limits in ({}, {"max_model_len": None}):
+        served = Served(models["fast"], **limits)
+        with pytest.raises(InvalidRequest, match=says):
+            served.add(prompt, SamplingParams(**params), name="bad")
+        assert served.run().said() == expected["fast"]
+
+
+def test_a_scheduler_without_a_limit_of_length_is_told_of_the_model_s(models):
+    served = Served(models["fast"], max_model_len=None)
+    served.run([[1] * 60], [SamplingParams(max_tokens=20, ignore_eos=True)])
+    request = served.requests[0]
+    assert len(request.sequences[0].tokens) == 65 and request.sequences[0].finish_reason is FinishReason.ERROR
+    assert "65 tokens is beyond the 64 positions of tiny" in request.error and "max_model_len=64" in request.error
+
+
+def test_an_executor_of_a_model_without_weights_is_refused():
+    model = Model(SHAPE, Weights.random(SHAPE, device="meta"), path="plain")
+    with pytest.raises(UnderloadError, match="'meta'.* holds no weights"):
+        DecoderExecutor(model, 4, 4)
+
+
+# ---- faults --------------------------------------------------------------------------------------------------------
+
+
+class Injected(RuntimeError):
+    """A fault put in on purpose."""
+
+
+class Faults:
+    """Raises before or after what it wraps, with a given chance, a limited number of times."""
+
+    def __init__(self, seed, chance=0.12, most=40):
+        self.random, self.chance, self.left = random.Random(seed), chance, most
+        self.raised: dict[str, int] = {}
+
+    def wrap(self, owner, name, monkeypatch):
+        real = getattr(owner, name)
+
+        def call(*args, **kwargs):
+            self._maybe(f"before {name}")
+            result = real(*args, **kwargs)
+            self._maybe(f"after {name}")
+            return result
+
+        monkeypatch.setattr(owner, name, call)
+
+    def _maybe(self, point):
+        if self.left and self.random.random() < self.chance:
+            self.left -= 1
+            self.raised[point] = self.raised.get(point, 0) + 1
+            raise Injected(point)
+
+
+GREEDY = [SamplingParams(max_tokens=8, temperature=0, n=1 + i % 2, ignore_eos=True) for i in range(len(PROMPTS))]
+
+
+@pytest.mark.parametrize("path, host", [(path, host) for path in PATHS for host in (0, 14)])
+def test_steps_that_fail_anywhere_change_no_word(models, expected, path, host, monkeypatch):
+    raised: dict[str, int] = {}
+    loads = [(PARAMS, expected[path]), (GREEDY, naively(models[path], PROMPTS, GREEDY))]
+    for seed, (params, wanted) in itertools.product(range(4), loads):
+        with monkeypatch.context() as patch:
+            faults = Faults(seed)
+            served = Served(models[path], num_blocks=9, host=host, max_num_batched_tokens=9, max_aborts=200)
+            for name in ("forward", "greedy"):
+                faults.wrap(models[path], name, patch)
+            for name in ("copy_blocks", "swap_out", "swap_in"):
+                faults.wrap(served.executor.kv, name, patch)
+            served.run(PROMPTS, params)
+        assert served.said() == wanted
+        assert served.engine.aborted == sum(faults.raised.values()) > 0
+        for point, count in faults.raised.items():
+            raised[point] = raised.get(point, 0) + count
+    called = ("forward", "greedy", "copy_blocks", "swap_out", "swap_in")
+    assert set(raised) == {f"{when} {name}" for when in ("before", "after") for name in called}
+
+
+def test_a_step_that_fails_between_two_samples_streams_nothing_twice(pocket, monkeypatch):
+    ids = [pocket.tokenizer.encode(text) for text in TEXTS]
+    params = [SamplingParams(max_tokens=16, temperature=0.9, seed=i, n=2, stop=("the",), logprobs=1) for i in range(4)]
+    wanted = generate(pocket, ids, params)
+    faults = Faults(seed=1, chance=0.05)
+    served = Served(pocket, num_blocks=40, max_aborts=200)
+    faults.wrap(Continuation, "say", monkeypatch)
+    faults.wrap(Detokenizer, "push", monkeypatch)
+    served.run(ids, params)
+    sequences = [s for request in served.requests for s in request.sequences]
+    assert [served.texts[s] for s in sequences] == [one.text for one in wanted]
+    assert [s.output_ids for s in sequences] == [one.token_ids for one in wanted]
+    assert set(faults.raised) == {"before say", "before push", "after push", "after say"}
+
+
+def test_samples_without_a_seed_share_one_that_no_other_request_has(models):
+    requests = [Request(name, [1], SamplingParams(n=3), Timeline(0.0)) for name in "ab"]
+    seeds = [{one.state.seed for one in Continuation.of(models["plain"], request)} for request in requests]
+    assert len(seeds[0]) == len(seeds[1]) == 1 and seeds[0] != seeds[1]
+
+
+def test_a_request_that_no_step_survives_is_given_up_by_name(models, monkeypatch):
+    served = Served(models["fast"], max_aborts=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(served.executor.kv, "copy_blocks", lambda pairs: (_ for _ in ()).throw(MemoryError("no more")))
+        served.run([[1, 2]], [SamplingParams()])
+    assert re.match("3 steps with it failed; the last: MemoryError: no more", served.requests[0].error)
+    later = served.add(PROMPTS[0], PARAMS[0])
+    served.engine.run()
+    assert later.sequences[0].output_ids == generate(models["fast"], PROMPTS[0], PARAMS[0])[0].token_ids
