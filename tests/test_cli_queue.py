@@ -1,7 +1,10 @@
 """`underload queue KIND`: a table a person reads, JSON a program reads, and one line for what can be mended."""
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -123,3 +126,39 @@ def test_text_that_is_no_time_is_refused():
     for text in ("", "ms", "1 hour", "--"):
         with pytest.raises(UnderloadError):
             time(text, "--timeout")
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "1e400", "2.7", "0", "-1", "1e9"])
+def test_a_batch_size_is_a_whole_number_in_every_kind(size, capsys):
+    for kind in ("linear --overhead 20ms --per-item 1ms", "bulk --arrival-rate 1 --overhead 20ms"):
+        assert main(["queue", *shlex.split(f"{kind} --batch-size={size}")]) == 2
+        assert "batch_size must be a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "mg1 --arrival-rate 1 --law exponential --mean 100ms --scv 4",
+        "mg1 --arrival-rate 1 --mean-service 100ms --scv 4 --phases 3",
+        "max --n 3 --law lognormal --mean 1s --scv 2 --shape 3",
+        "max --n 3 --values nowhere.txt --mean 5s",
+    ],
+)
+def test_an_option_without_effect_is_refused(words, capsys):
+    assert main(["queue", *shlex.split(words)]) == 2
+    assert "leave it out" in capsys.readouterr().err
+
+
+def test_percentiles_keep_their_digits(capsys):
+    made = json.loads(run(capsys, "mm1 --arrival-rate 1 --service-rate 2 --percentile 99.99999999 --json"))
+    assert set(made["wait_quantiles"]) == {"99.99999999"}
+    assert "p99.99999999" in run(capsys, "mm1 --arrival-rate 1 --service-rate 2 --percentile 99.99999999")
+
+
+@pytest.mark.parametrize("redirection", [">&-", "| head -1", ""])
+def test_output_that_is_closed_or_knows_no_greek_is_no_failure(redirection):
+    command = f"{sys.executable} -m underload queue md1 --arrival-rate 1 --mean-service 30us {redirection}"
+    done = subprocess.run(
+        ["bash", "-c", command], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and not done.stderr

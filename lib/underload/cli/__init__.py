@@ -8,6 +8,7 @@ one line and the exit code is 2.
 
 import argparse
 import importlib
+import io
 import json
 import os
 import sys
@@ -44,10 +45,14 @@ Exit codes: 0 done, 2 something to mend (the message says what), 130 interrupted
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code (argparse itself exits with 2 on a bad command line)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # "µ" where the terminal has none is no reason to fail
+            stream.reconfigure(errors="replace")
     args = build_parser().parse_args(argv)
     try:
         code = int(args.run(args) or 0)
-        sys.stdout.flush()  # here, where a reader that has gone or a full disk is still an error to be told
+        if sys.stdout is not None:  # it is where the shell closed it (>&-)
+            sys.stdout.flush()  # here, where a reader that has gone or a full disk is still an error to be told
         return code
     except UnderloadError as error:
         print(f"underload: {' '.join(str(error).split())}", file=sys.stderr)

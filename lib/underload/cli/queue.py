@@ -26,7 +26,15 @@ Rates are in 1/s. Times are in s, or with a unit: 20ms, 300us, 1.5s. Each KIND e
 """
 
 UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-LAWS = ("deterministic", "exponential", "erlang", "hyperexponential", "lognormal", "pareto")
+#: The laws by name, and what each takes besides its mean.
+LAWS: dict[str, tuple[str, ...]] = {
+    "deterministic": (),
+    "exponential": (),
+    "erlang": ("phases",),
+    "hyperexponential": ("scv",),
+    "lognormal": ("scv",),
+    "pareto": ("shape",),
+}
 
 
 @dataclass(frozen=True)
@@ -97,9 +105,9 @@ def known_percentiles(part: Any, asked: Sequence[float]) -> dict[str, dict[str, 
         made[f"{word}s"] = {}
         for q in asked:
             try:
-                made[f"{word}s"][f"{q:g}"] = float(ask(q))
+                made[f"{word}s"][f"{q:.12g}"] = float(ask(q))
             except UnderloadError:
-                made[f"{word}s"][f"{q:g}"] = None
+                made[f"{word}s"][f"{q:.12g}"] = None
     return made
 
 
@@ -232,7 +240,14 @@ def law(args: argparse.Namespace) -> Service:
 
     if (args.law is None) == (args.values is None):
         raise UnderloadError("name one law: --law exponential --mean 20ms, or --values FILE with measured times")
+    takes = {"values"} if args.values is not None else {"law", "mean", *LAWS[args.law]}
+    for option in ("mean", "scv", "phases", "shape"):
+        if getattr(args, option) is not None and option not in takes:
+            whose = "--values" if args.values is not None else f"--law {args.law}"
+            raise UnderloadError(f"{whose} takes no --{option}; leave it out")
     if args.values is not None:
+        if args.values == "-" and sys.stdin is None:
+            raise UnderloadError("standard input is closed; give --values a file")
         text = (
             sys.stdin.read() if args.values == "-" else Path(args.values).read_text(encoding="utf-8", errors="replace")
         )
@@ -277,6 +292,9 @@ def _mg1(args: argparse.Namespace) -> Any:
 
     rate, moments = value(args, "arrival-rate"), value(args, "mean-service")
     if args.law is None and args.values is None:
+        for option in ("mean", "phases", "shape"):
+            if getattr(args, option) is not None:
+                raise UnderloadError(f"--{option} belongs to a law: name one with --law, or leave it out")
         return queueing.mg1(rate, mean_service=moments, scv=value(args, "scv"))
     if moments is not None:
         raise UnderloadError("--mean-service goes with --scv alone; a law has its own --mean")
@@ -329,6 +347,7 @@ class LineReport:
 
 def _linear(args: argparse.Namespace) -> LineReport:
     from underload import queueing
+    from underload.queueing import arguments
     from underload.queueing.measures import seconds
 
     line = queueing.linear_batch(overhead=value(args, "overhead"), per_item=value(args, "per-item"))
@@ -352,7 +371,7 @@ def _linear(args: argparse.Namespace) -> LineReport:
             size, _ = line.best_batch(rate, kind=args.rule, percentile=percentile)
             tell("best_batch", size, f"best batch by the {what}", f"{size}")
     if size is not None:
-        size = int(size)
+        size = arguments.whole("batch_size", size, least=1, most=10_000)
         tell("batch_size", size, "batch size", f"{size}")
         tell("throughput", line.throughput(size), "throughput there", f"{line.throughput(size):.6g} /s")
         tell("service_time", line.step_time(size), "service of a full batch", seconds(line.step_time(size)))
