@@ -237,6 +237,18 @@ def test_on_off_keeps_the_mean_rate(capsys):
         (["generate", "--rate", "1", "--requests", "1", "--arrivals", "gamma"], "needs --burstiness"),
         (["generate", "--rate", "1", "--requests", "1", "--prompt", "gauss:1"], "--prompt takes a number, or uniform"),
         (["generate", "--rate", "1", "--requests", "1", "--groups", "2", "--turns", "2"], "give one"),
+        (["generate", "--rate", "1", "--requests", "1", "--skew", "1"], "--skew belongs to --groups"),
+        (
+            ["generate", "--rate", "1", "--requests", "1", "--turns", "2", "--prefix", "9"],
+            "--prefix belongs to --groups",
+        ),
+        (["generate", "--rate", "1", "--requests", "1", "--groups", "2", "--think", "9"], "--think belongs to --turns"),
+        (["generate", "--rate", "1", "--requests", "1", "--system", "9"], "--system belongs to --turns"),
+        (["generate", "--rate", "1", "--requests", "1", "--prompt", ""], "--prompt takes a number"),
+        (
+            ["generate", "--rate", "1", "--requests", "1", "--like", "synthetic:burstgpt", "--correlation", "0.5"],
+            "leave out --correlation",
+        ),
         (["generate", "--rate", "1", "--requests", "1", "--turns", "2", "--beyond", "redraw"], "leave --beyond out"),
         (["generate", "--rate", "1", "--requests", "1", "--limit", "100"], "beyond="),
         (["generate", "--rate", "-1", "--requests", "1"], "rate must be above 0"),

@@ -31,6 +31,7 @@ examples:
 Rates are in 1/s. Times are in s, or with a unit: 20ms, 10min. Lengths are in tokens.
 """
 
+PROMPT, OUTPUT = "lognormal:mean=500,cv=1", "lognormal:mean=200,cv=1"
 LENGTHS = "a number, or uniform:LOW:HIGH, geometric:MEAN, lognormal:mean=M,cv=C, lognormal:median=M,sigma=S"
 
 
@@ -241,19 +242,19 @@ def _add_generate(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     until.add_argument("--horizon", metavar="S", help="all that arrive before")
     until.add_argument("--requests", type=int, metavar="N", help="the first N arrivals")
     what = parser.add_argument_group("what they ask")
-    what.add_argument("--prompt", default="lognormal:mean=500,cv=1", metavar="LENGTH", help=LENGTHS)
-    what.add_argument("--output", default="lognormal:mean=200,cv=1", metavar="LENGTH", help="likewise")
-    what.add_argument("--correlation", default="0", metavar="R", help="of the two, by a Gaussian copula (default: 0)")
+    what.add_argument("--prompt", metavar="LENGTH", help=f"{LENGTHS} (default: {PROMPT})")
+    what.add_argument("--output", metavar="LENGTH", help=f"likewise (default: {OUTPUT})")
+    what.add_argument("--correlation", metavar="R", help="of the two, by a Gaussian copula (default: 0)")
     what.add_argument("--like", metavar="TRACE", help="pairs of lengths drawn from this trace instead")
     what.add_argument("--limit", type=int, metavar="N", help="most tokens of prompt and answer together")
     what.add_argument("--beyond", choices=("truncate", "redraw"), help="what to do with a pair beyond the limit")
     shared = parser.add_argument_group("what prompts share")
     shared.add_argument("--groups", type=int, metavar="N", help="N system prompts, one before each prompt")
-    shared.add_argument("--prefix", default="500", metavar="LENGTH", help="their length (default: 500)")
-    shared.add_argument("--skew", default="0", metavar="A", help="group k is chosen with weight 1/k^A (default: 0)")
+    shared.add_argument("--prefix", metavar="LENGTH", help="their length (default: 500)")
+    shared.add_argument("--skew", metavar="A", help="group k is chosen with weight 1/k^A (default: 0)")
     shared.add_argument("--turns", metavar="LENGTH", help="conversations of so many turns: a number or a law, as above")
-    shared.add_argument("--think", default="10", metavar="S", help="between an answer and the next turn (default: 10)")
-    shared.add_argument("--system", type=int, default=0, metavar="N", help="tokens that all conversations begin with")
+    shared.add_argument("--think", metavar="S", help="between an answer and the next turn (default: 10)")
+    shared.add_argument("--system", type=int, metavar="N", help="tokens that all conversations begin with")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     parser.add_argument("--out", metavar="FILE", help="where to (default: standard output); .gz packs it")
     parser.set_defaults(run=run_generate)
@@ -336,15 +337,18 @@ def lengths(args: argparse.Namespace) -> Lengths | EmpiricalPairs:
     from underload.workload import Lengths, Measured, Trace, load_trace
 
     if args.like is not None:
+        for option in ("prompt", "output", "correlation"):
+            if getattr(args, option) is not None:
+                raise UnderloadError(f"--like takes the lengths of its trace; leave out --{option}, or --like")
         record = load_trace(args.like)
         trace = record.trace() if isinstance(record, Measured) else record
         if not isinstance(trace, Trace):
             raise UnderloadError(f"{args.like} has no pairs of a prompt and an answer; name a trace of requests")
         return trace.lengths(limit=args.limit, beyond=args.beyond)
     return Lengths(
-        tokens(args.prompt, "--prompt"),
-        tokens(args.output, "--output"),
-        number(args.correlation, "--correlation"),
+        tokens(_given(args.prompt, PROMPT), "--prompt"),
+        tokens(_given(args.output, OUTPUT), "--output"),
+        number(_given(args.correlation, "0"), "--correlation"),
         limit=None if args.turns else args.limit,
         beyond=None if args.turns else args.beyond,
     )
@@ -358,16 +362,25 @@ def sharing(args: argparse.Namespace) -> Prompts:
     """
     from underload.workload import Conversations, SharedPrefix, Unshared
 
+    for options, owner in ((("prefix", "skew"), "groups"), (("think", "system"), "turns")):
+        for option in options:
+            if getattr(args, option) is not None and getattr(args, owner) is None:
+                raise UnderloadError(f"--{option} belongs to --{owner}; give that too, or leave --{option} out")
     if args.groups is not None and args.turns is not None:
         raise UnderloadError("--groups and --turns are two ways to share; give one (--system is a prefix of all turns)")
     if args.groups is not None:
-        return SharedPrefix(args.groups, tokens(args.prefix, "--prefix"), number(args.skew, "--skew"))
+        return SharedPrefix(
+            args.groups, tokens(_given(args.prefix, "500"), "--prefix"), number(_given(args.skew, "0"), "--skew")
+        )
     if args.turns is None:
         return Unshared()
     if args.beyond is not None:
         raise UnderloadError("with --turns a turn beyond the limit ends its conversation; leave --beyond out")
     return Conversations(
-        tokens(args.turns, "--turns"), _seconds(args.think, "--think"), system=args.system, limit=args.limit
+        tokens(args.turns, "--turns"),
+        _seconds(_given(args.think, "10"), "--think"),
+        system=_given(args.system, 0),
+        limit=args.limit,
     )
 
 
@@ -394,6 +407,10 @@ def tokens(text: str, option: str) -> Tokens:
         if set(named) == {"median", "sigma"}:
             return LognormalTokens(number(named["median"], option), number(named["sigma"], option))
     raise UnderloadError(f"{option} takes {LENGTHS}; got {text!r}")
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value
 
 
 def _seconds(text: str, option: str) -> float:
