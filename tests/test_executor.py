@@ -19,7 +19,7 @@ from underload.decoder.continuation import Continuation
 from underload.decoder.detokenize import Detokenizer
 from underload.engine import Engine
 from underload.request import FinishReason, InvalidRequest, Request, SamplingParams, Timeline, UnderloadError
-from underload.scheduling import Scheduler
+from underload.scheduling import Plan, Scheduler
 from underload.shapes import ModelShape
 
 SHAPE = ModelShape("tiny", 61, 32, 2, 4, 2, 8, 48, 64)
@@ -366,6 +366,20 @@ def test_an_executor_of_a_model_without_weights_is_refused():
 # ---- faults --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_blocks_leave_for_the_host_before_they_are_copied_over_and_arrive_after(models, path):
+    executor = DecoderExecutor(models[path], 4, 4, host_blocks=2)
+    kv, host = executor.kv, executor.host
+    for block in range(4):
+        kv.keys[:, block] = kv.values[:, block] = float(block)
+    host.data[:] = 9.0
+    # Block 1 goes out and takes block 0's content; block 0, no longer read, takes what comes in.
+    result = executor.execute(Plan(0, swap_out=[(1, 0)], copies=[(0, 1), (1, 2)], swap_in=[(1, 0)]))
+    assert result.sampled == []
+    assert [float(kv.keys[0, block].max()) for block in range(4)] == [9.0, 0.0, 0.0, 3.0]
+    assert float(host.data[0].min()) == 1.0 and float(host.data[1].max()) == 9.0
+
+
 class Injected(RuntimeError):
     """A fault put in on purpose."""
 
@@ -423,15 +437,19 @@ def test_a_step_that_fails_between_two_samples_streams_nothing_twice(pocket, mon
     ids = [pocket.tokenizer.encode(text) for text in TEXTS]
     params = [SamplingParams(max_tokens=16, temperature=0.9, seed=i, n=2, stop=("the",), logprobs=1) for i in range(4)]
     wanted = generate(pocket, ids, params)
-    faults = Faults(seed=1, chance=0.05)
-    served = Served(pocket, num_blocks=40, max_aborts=200)
-    faults.wrap(Continuation, "say", monkeypatch)
-    faults.wrap(Detokenizer, "push", monkeypatch)
-    served.run(ids, params)
-    sequences = [s for request in served.requests for s in request.sequences]
-    assert [served.texts[s] for s in sequences] == [one.text for one in wanted]
-    assert [s.output_ids for s in sequences] == [one.token_ids for one in wanted]
-    assert set(faults.raised) == {"before say", "before push", "after push", "after say"}
+    raised = set()
+    for seed in range(1, 4):
+        with monkeypatch.context() as patch:
+            faults = Faults(seed, chance=0.05)
+            served = Served(pocket, num_blocks=40, max_aborts=200)
+            faults.wrap(Continuation, "say", patch)
+            faults.wrap(Detokenizer, "push", patch)
+            served.run(ids, params)
+        sequences = [s for request in served.requests for s in request.sequences]
+        assert [served.texts[s] for s in sequences] == [one.text for one in wanted]
+        assert [s.output_ids for s in sequences] == [one.token_ids for one in wanted]
+        raised |= set(faults.raised)
+    assert raised == {"before say", "before push", "after push", "after say"}
 
 
 def test_samples_without_a_seed_share_one_that_no_other_request_has(models):
