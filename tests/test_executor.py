@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from underload.cache import BlockPool, HostPool
+from underload.cache import BlockPool, HostPool, ReservingPool
 from underload.decoder import DecoderExecutor, Model, Weights, generate, load_model
 from underload.decoder.continuation import Continuation
 from underload.decoder.detokenize import Detokenizer
@@ -75,9 +75,10 @@ class Served:
     """An engine on the real decoder, its cache full of NaN, and what it handed out."""
 
     def __init__(
-        self, model, *, block_size=4, num_blocks=64, host=0, caching=True, kv_dtype=None, on_step=None, **limits
-    ):
-        pool = BlockPool(num_blocks, block_size, prefix_caching=caching)
+        self, model, *, block_size=4, num_blocks=64, host=0, caching=True, kv_dtype=None, on_step=None, pool=None,
+        **limits,
+    ):  # fmt: skip
+        pool = pool or BlockPool(num_blocks, block_size, prefix_caching=caching)
         swap = {"preemption": "swap", "host_pool": HostPool(host)} if host else {}
         limits.setdefault("max_model_len", model.shape.max_positions)
         self.executor = DecoderExecutor(model, num_blocks, block_size, host_blocks=host, kv_dtype=kv_dtype)
@@ -173,6 +174,19 @@ def test_the_words_are_those_of_the_naive_loop(models, expected, path, block_siz
         assert any(plan.copies for plan in served.plans)  # samples that part ways inside a block
     if caching and pool == "ample" and block_size < 16:
         assert sum(request.timeline.cached_tokens for request in served.requests) >= 2 * (len(SHARED) - 1) // 2
+
+
+@pytest.mark.parametrize("path, placement", list(itertools.product(PATHS, ("buddy", "first-fit"))))
+def test_reserved_runs_say_the_same(models, expected, path, placement):
+    for block_size, num_blocks in ((4, 32), (16, 8), (1, 96)):
+        served = Served(
+            models[path],
+            block_size=block_size,
+            num_blocks=num_blocks,
+            pool=ReservingPool(num_blocks, block_size, placement=placement),
+            reserve=lambda request: len(request.prompt_ids) + request.params.max_tokens,
+        ).run()
+        assert served.said() == expected[path]
 
 
 def test_every_chunk_size_says_the_same(models, expected):
