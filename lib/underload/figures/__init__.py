@@ -16,6 +16,7 @@ matplotlib is imported on first use.
 from underload.figures.diagrams import decode_step, kv_filling, ragged_batch, request_life, stage_bar, token_strip
 from underload.figures.landing import collision
 from underload.figures.loops import open_and_closed
+from underload.figures.memory import Kept, kv_memory, reserved_and_paged, waste_bars
 from underload.figures.moving import (
     Band,
     Bar,
@@ -49,6 +50,7 @@ __all__ = [
     "Curve",
     "FigureError",
     "Frame",
+    "Kept",
     "Look",
     "Mark",
     "Number",
@@ -63,6 +65,7 @@ __all__ = [
     "drawing",
     "inspection",
     "kv_filling",
+    "kv_memory",
     "layouts_of_servers",
     "look",
     "moving_figure",
@@ -71,11 +74,13 @@ __all__ = [
     "quantity",
     "ragged_batch",
     "request_life",
+    "reserved_and_paged",
     "show",
     "stage_bar",
     "style",
     "svg_file",
     "token_strip",
     "two_ways",
+    "waste_bars",
     "watch_queue",
 ]

@@ -11,6 +11,7 @@
     little        Little's law on a window, ends and all
     step_time     LinearStepTime, RooflineStepTime: how long a plan of the serving engine takes
     modelled      CostModelExecutor: runs the engine's plans on a virtual clock
+    backlog       serve_backlog: what a pool's memory holds while requests wait
     replications  replicate, compare: independent runs; alternatives on the same random numbers
 
 Two ways in. `simulate(arrivals=Poisson(0.9), service=Exponential(1), horizon=100_000)` is one station from end to end.
@@ -31,6 +32,7 @@ What to rely on:
 - One run's customers depend on each other: an interval comes from `replicate`, or from `metrics.batch_means`.
 """
 
+from underload.simulation.backlog import Occupancy, serve_backlog
 from underload.simulation.driven import submit_to
 from underload.simulation.events import Event, EventQueue
 from underload.simulation.fast import fcfs
@@ -52,6 +54,7 @@ __all__ = [
     "EventQueue",
     "LinearStepTime",
     "Little",
+    "Occupancy",
     "Replications",
     "RooflineStepTime",
     "Run",
@@ -66,6 +69,7 @@ __all__ = [
     "little",
     "number_inside",
     "replicate",
+    "serve_backlog",
     "simulate",
     "station",
     "submit_to",
