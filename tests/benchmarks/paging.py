@@ -184,7 +184,8 @@ def table(cases: list[dict[str, Any]]) -> str:
         ratios = " | ".join(f"{ratio:.2f}" for ratio in case["over_contiguous"].values())
         lines.append(
             f"| {case['model']} | {case['context']} | {case['batch_size']} | {case['microseconds'][usual]:.1f} "
-            f"| {ratios} | {case['gathered_over_in_place']:.1f} | {case['of_bandwidth'][usual]:.2f} | {case['quiet_rounds']} |"
+            f"| {ratios} | {case['gathered_over_in_place']:.1f} | {case['of_bandwidth'][usual]:.2f} "
+            f"| {case['quiet_rounds']} |"
         )
     return "\n".join(lines)
 
