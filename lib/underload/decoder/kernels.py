@@ -19,7 +19,7 @@ import triton.language as tl
 
 # What changes from step to step must not choose between two compilations (for values and addresses that 16 divides, and
 # for others): they may add in another order.
-@triton.jit(do_not_specialize=["sequences", "tiles", "table_row", "split_tokens", "num_splits"])
+@triton.jit(do_not_specialize=["sequences", "tiles", "table_row", "block_size", "split_tokens", "num_splits"])
 def attend(
     q,
     keys,
@@ -43,6 +43,7 @@ def attend(
     value_head,
     value_dim,
     table_row,
+    block_size,
     split_tokens,
     num_splits,
     HEADS: tl.constexpr,
@@ -60,7 +61,7 @@ def attend(
 
     Online softmax: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); over tiles of keys as in
     Dao et al., "FlashAttention" (NeurIPS 2022); split along the context for decoding as in Dao et al., "Flash-Decoding"
-    (2023). The exponential is base 2: `scale` holds log2(e).
+    (2023). The exponential is base 2: `scale` holds log2(e). BLOCK_SIZE is 0 where dividing by it needs the number.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence = tl.load(tiles + 3 * tile)
@@ -95,8 +96,11 @@ def attend(
         position = base + tl.arange(0, TILE_KEYS)
         inside = position < stop  # a slot past the context may hold anything, NaN included: never loaded
         loaded = inside[:, None] & in_head[None, :]
-        block = tl.load(tables + sequence.to(tl.int64) * table_row + position // BLOCK_SIZE, mask=inside, other=0)
-        block, slot = block.to(tl.int64)[:, None], (position % BLOCK_SIZE)[:, None]
+        if BLOCK_SIZE:
+            place, slot = position // BLOCK_SIZE, (position % BLOCK_SIZE)[:, None]
+        else:
+            place, slot = position // block_size, (position % block_size)[:, None]
+        block = tl.load(tables + sequence.to(tl.int64) * table_row + place, mask=inside, other=0).to(tl.int64)[:, None]
         key_at = keys + block * key_block + slot * key_slot + kv_head * key_head + dim[None, :] * key_dim
         value_at = values + block * value_block + slot * value_slot + kv_head * value_head + dim[None, :] * value_dim
         k = tl.load(key_at, mask=loaded, other=0.0)
@@ -166,7 +170,7 @@ def reduce(
     tl.store(out_at, (mixed / total).to(out.dtype.element_ty), mask=in_head)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["block_size"])
 def rotate_write(
     q,
     k,
@@ -185,10 +189,10 @@ def rotate_write(
     value_slot,
     value_head,
     value_dim,
+    block_size,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
     HALF: tl.constexpr,
 ):
     """One head of one token: a query turned into `out`, or a key turned, and its value, into their slot."""
@@ -207,7 +211,7 @@ def rotate_write(
         kv_head = head - HEADS
         at = (token * KV_HEADS + kv_head) * HEAD_DIM + half
         place = tl.load(slots + token)
-        block, slot = place // BLOCK_SIZE, place % BLOCK_SIZE
+        block, slot = place // block_size, place % block_size
         first = tl.load(k + at, mask=in_half, other=0.0).to(tl.float32)
         second = tl.load(k + at + HEAD_DIM // 2, mask=in_half, other=0.0).to(tl.float32)
         # Rounded to the model's dtype first, as a key that was turned and then written: the cache may be wider.
