@@ -68,9 +68,13 @@ def _left_by_a_step(
     """Bytes of GPU memory that stay free while the largest step runs."""
     shape = model.shape
     sequences = min(sequences, step_tokens)
-    # One long chunk beside as many decoding rows as may be: the most tokens, and the most rows of logits.
-    longest = min(step_tokens - sequences + 1, shape.max_positions)
-    lengths = [longest, *[1] * (sequences - 1)]
+    # As few long chunks as hold the tokens, and one token for each of the others: the most tokens in the longest
+    # chunks, and the most rows of logits.
+    lengths, spare = [], step_tokens - sequences
+    for _ in range(sequences):
+        more = min(spare, shape.max_positions - 1)
+        lengths.append(1 + more)
+        spare -= more
     work, first = [], 0
     for length in lengths:
         blocks = list(range(first, first + -(-length // block_size)))

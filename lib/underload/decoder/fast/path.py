@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from underload.decoder.batch import Batch
 from underload.decoder.fast import attend
 from underload.decoder.fast import step as compiled
 from underload.decoder.fast.kv import FastKV
+from underload.decoder.fast.notice import notice_if_slow
 from underload.decoder.fast.pack import as_numpy, pack, wide
 from underload.decoder.fast.team import CONTROL_WORDS, OVER, TICKET, Job, team
 from underload.decoder.fast.tile import LANES
@@ -33,9 +33,10 @@ STEP_ROWS = (
 class FastPath:
     """The forward pass on the CPU, compiled with numba. The same interface and results as `PlainPath`.
 
-    Weights are copied into panels in the dtype that they have; arithmetic, keys and values are float32. One order of
-    summation serves every batch, chunk, block size and number of threads, so it is batch-invariant always, at no cost.
-    Threads may share it, each with a cache of its own: one batch is computed at a time, and the others wait.
+    Weights are copied into panels in the dtype that they have, keys and values are stored in that of the cache, and
+    arithmetic is float32. One order of summation serves every batch, chunk, block size and number of threads, so it is
+    batch-invariant always, at no cost. Threads may share it, each with a cache of its own: one batch is computed at a
+    time, and the others wait.
 
     Args:
         threads: cores to use; None takes torch's number (`torch.get_num_threads`).
@@ -262,7 +263,7 @@ class FastPath:
             kv.keys.reshape(-1), kv.values.reshape(-1), self._best, self._best_id, self._normed, self._scratch,
             self._places,
         )  # fmt: skip
-        with _notice_if_slow("compiling the fast path for this machine (once, some 10 s; kept for the next time)"):
+        with notice_if_slow("compiling the fast path for this machine (once, some 10 s; kept for the next time)"):
             compiled.work(0, 0, self._control, *rest)  # there is nothing to do yet: this only compiles
         self._job = (compiled.work, self._control, rest)
         self._release = weakref.finalize(self, self._team.let_go, self._job)
@@ -284,17 +285,3 @@ _FAILURES = {
     compiled.BAD_BLOCK: "block id {} is outside the cache of {blocks} blocks, or the table is shorter than its context",
     compiled.BAD_ROW: "logit row {} is outside the step",
 }
-
-
-class _notice_if_slow:
-    """Say on stderr what takes so long, when it does."""
-
-    def __init__(self, text: str, after: float = 1.0) -> None:
-        self._timer = threading.Timer(after, lambda: print(f"underload: {text}", file=sys.stderr, flush=True))
-        self._timer.daemon = True
-
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, *_: Any) -> None:
-        self._timer.cancel()
