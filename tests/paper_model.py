@@ -55,6 +55,8 @@ class PaperExecutor:
     fault: called at each point where something could fail, with the point's name; it may raise.
     """
 
+    max_model_len: int | None = None
+
     def __init__(
         self, num_blocks: int, block_size: int, host_blocks: int = 0, *, fault: Callable[[str], None] | None = None
     ) -> None:

@@ -45,6 +45,7 @@ class DecoderExecutor:
         if model.device.type == "meta":
             raise UnderloadError(f"{model.shape.name} is on device 'meta', which holds no weights; load it on 'cpu'")
         self.model = model
+        self.max_model_len: int | None = model.shape.max_positions
         self.kv: KVStorage = model.new_kv(num_blocks, block_size, kv_dtype)
         self.host: HostKV = self.kv.new_host(host_blocks)
         self.clock = clock or WallClock()
@@ -54,17 +55,10 @@ class DecoderExecutor:
         """Refuse what would fail a whole step; changes nothing.
 
         Raises:
-            InvalidRequest: token ids outside the vocabulary, stop strings without a tokenizer, or a prompt as long as
-                the model's positions.
+            InvalidRequest: token ids outside the vocabulary, or stop strings without a tokenizer.
         """
-        positions = self.model.shape.max_positions
         try:
             check_request(self.model, request.prompt_ids, request.params)
-            if len(request.prompt_ids) >= positions:
-                raise InvalidRequest(
-                    f"the prompt has {len(request.prompt_ids)} tokens and {self.model.shape.name} has {positions} "
-                    "positions, which leaves no room for an answer: shorten the prompt"
-                )
         except InvalidRequest as error:
             raise InvalidRequest(f"request {request.request_id!r}: {error}") from error
 
@@ -75,14 +69,13 @@ class DecoderExecutor:
         (`Sampled.error`).
 
         Raises:
-            UnderloadError: a sequence beyond the model's positions, or a plan for another cache than this one.
+            UnderloadError: a plan for another cache than this one.
         """
         self.kv.swap_out(plan.swap_out, self.host)
         self.kv.copy_blocks(plan.copies)
         self.kv.swap_in(plan.swap_in, self.host)
         if not plan.work:
             return StepResult([])
-        self._check(plan)
 
         batch = Batch.of_plan(plan)
         speakers: list[tuple[Continuation, bool]] = []  # with whether the token is the last there is room for
@@ -105,14 +98,6 @@ class DecoderExecutor:
     def release(self, request: Request) -> None:
         """Forget the request's samples."""
         self._continuations.pop(request, None)
-
-    def _check(self, plan: Plan) -> None:
-        longest, positions = max(work.stop for work in plan.work), self.model.shape.max_positions
-        if longest > positions:
-            raise UnderloadError(
-                f"a sequence of {longest} tokens is beyond the {positions} positions of {self.model.shape.name}; make "
-                f"the scheduler with max_model_len={positions} or less"
-            )
 
     def _of(self, sequence: Sequence, samples: int) -> list[Continuation]:
         """What continues the sequence, or all samples of its request where they part ways."""

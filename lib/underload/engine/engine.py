@@ -18,7 +18,7 @@ class Engine:
     """One scheduler, one executor, one clock.
 
     Args:
-        scheduler: decides; the engine alone calls it.
+        scheduler: decides; the engine alone calls it. Its `max_model_len` becomes the executor's, if that is shorter.
         executor: computes.
         clock: the wall, or a virtual clock that moves by the durations which the executor states.
         on_step: sees every committed step, on this thread; what it raises ends the run, after the step.
@@ -27,6 +27,8 @@ class Engine:
     def __init__(
         self, scheduler: Scheduler, executor: Executor, clock: Clock | None = None, *, on_step: OnStep | None = None
     ) -> None:
+        limits = [limit for limit in (scheduler.max_model_len, executor.max_model_len) if limit is not None]
+        scheduler.max_model_len = min(limits, default=None)
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock or WallClock()

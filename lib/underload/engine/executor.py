@@ -7,7 +7,12 @@ from underload.scheduling import Plan, StepResult
 
 
 class Executor(Protocol):
-    """Runs plans, one at a time, in the order in which they were made."""
+    """Runs plans, one at a time, in the order in which they were made.
+
+    max_model_len: tokens of one sequence that it can compute, prompt and output; None: as many as there is room for.
+    """
+
+    max_model_len: int | None
 
     def check(self, request: Request) -> None:
         """Refuse a request that could only fail, and take a whole step with it; changes nothing. Asked before it is

@@ -27,6 +27,8 @@ class CostModelExecutor:
         UnderloadError: an answer without a token.
     """
 
+    max_model_len: int | None = None
+
     def __init__(
         self,
         step_time: StepTime | Callable[[Plan], float],
