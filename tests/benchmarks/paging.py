@@ -155,6 +155,7 @@ def summarise(case: dict[str, Any], bandwidth: float) -> None:
     case["quiet_rounds"] = len(quiet)
     kept = quiet if len(quiet) >= FEWEST else range(len(loads))
     case["microseconds"] = {name: median(found[i] for i in kept) for name, found in each.items()}
+    case["microseconds_best"] = {name: min(found) for name, found in each.items()}
 
     def best(kind: str) -> str:
         return min((name for name in each if name.startswith(kind)), key=lambda name: case["microseconds"][name])

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from underload.decoder.fast.notice import notice_if_slow
 from underload.decoder.fast.team import CONTROL_WORDS, OVER, TICKET, team
 from underload.request import UnderloadError
 
@@ -118,7 +119,7 @@ class _Kernel:
             # Kept: a call that an interrupt left half done is finished by the next, and reads and writes these.
             self._held = q, keys, values, out
             self._fields.pack_into(
-                self._call, 0,
+                self._call.data, 0,
                 q.data_ptr(), *q.stride()[:2], keys.data_ptr(), *keys.stride()[:3], values.data_ptr(),
                 *values.stride()[:3], out.data_ptr(), group, kv_heads, dim, width, block_size, num_blocks, table_width,
                 self._threads,
@@ -160,7 +161,8 @@ class _Kernel:
             np.zeros((self._threads, scratch), dtype=np.float32),
             np.zeros((self._threads, 2 * attend.PLACES), dtype=np.int64),
         )  # fmt: skip
-        paged.work(0, 0, self._control, *rest)  # there is nothing to do yet: this only compiles
+        with notice_if_slow("compiling attention for this machine (once, some 5 s; kept for the next time)"):
+            paged.work(0, 0, self._control, *rest)  # there is nothing to do yet: this only compiles
         self._job = (paged.work, self._control, rest)
 
 
