@@ -1,0 +1,59 @@
+"""A plan of requests into an engine, conversations and all."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from underload.engine.engine import Engine
+from underload.request import Request, Timeline
+from underload.workload import Planned, PromptIds
+
+
+def serve(engine: Engine, planned: Iterable[Planned], ids: PromptIds) -> list[Request]:
+    """Send each request of a plan when it is due, and step the engine until all are finished.
+
+    Time 0 of the plan is now. A turn of a conversation that has a think time arrives that long after the answer before
+    it, and its prompt holds what was really answered. A tenant's name is the salt of its requests: tenants share no
+    cache. A request's id is its number in the plan.
+
+    Args:
+        ids: makes the prompts, and is told the answers.
+
+    Returns:
+        The requests, in the order in which they finished.
+
+    Raises:
+        InvalidRequest: a request that could never be served.
+    """
+    start, first = engine.clock.now(), len(engine.finished)
+    sent: dict[str, Planned] = {}
+    later: dict[tuple[str, str], deque[Planned]] = {}  # turns that wait for an answer, by conversation
+
+    def send(request: Planned, arrival: float) -> None:
+        name = str(request.index)
+        sent[name] = request
+        engine.add(Request(name, ids(request), request.params, Timeline(arrival), salt=request.tenant))
+
+    for request in planned:
+        if request.session is not None and request.think is not None and request.turn:
+            later.setdefault((request.tenant, request.session), deque()).append(request)
+        else:
+            send(request, start + request.arrival)
+    seen = first
+    more = True
+    while more:
+        more = engine.step()
+        while seen < len(engine.finished):
+            done = engine.finished[seen]
+            seen += 1
+            request = sent.get(done.request_id)
+            if request is None:
+                continue  # somebody else's
+            ids.answered(request, done.sequences[0].output_ids)
+            following = later.get((request.tenant, request.session or ""))
+            if following and done.timeline.finished is not None:
+                then = following.popleft()
+                send(then, done.timeline.finished + (then.think or 0.0))
+                more = True
+    return engine.finished[first:]
