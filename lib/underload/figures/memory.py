@@ -55,7 +55,7 @@ def kv_memory(
             "least, and a share above 0 and at most 1"
         )
     by_name = {model.name: model for model in models}
-    top = 1.12 * max(cards.values()) / 1e9
+    bottom, top = 0.7 * min(2 * model.weights for model in models) / 1e9, 3 * max(cards.values()) / 1e9
 
     def frame(model: str, context: int, width: str, card: str) -> Frame:
         chosen, memory = by_name[model], cards[card]
@@ -74,13 +74,13 @@ def kv_memory(
             )
         if context > chosen.most:
             says += f" This model was made for {number(chosen.most)} tokens at most."
-        marks = [Mark(fit, (weights + fit * each) / 1e9, f"{number(fit)} fit")] if 1 <= fit <= _BATCHES[-1] else []
+        marks = [Mark(fit, (weights + fit * each) / 1e9)] if 1 <= fit <= _BATCHES[-1] else []
         return Frame(
             curves=[
                 Curve("weights", [1, _BATCHES[-1]], [weights / 1e9] * 2, look="weights"),
-                Curve("weights and caches", [b for b, _ in shown], [v for _, v in shown], look="kv", thin=False),
+                Curve("weights and caches", [b for b, _ in shown], [v for _, v in shown], look="kv"),
             ],
-            rules=[Rule(y=usable * memory / 1e9, label=f"{usable:.0%} of the card")],
+            rules=[Rule(y=usable * memory / 1e9, label=f"{100 * usable:.0f} % of the card")],
             bands=[Band(y=(usable * memory / 1e9, None))],
             marks=marks,
             numbers=[
@@ -102,20 +102,30 @@ def kv_memory(
         ],
         title="What fits on a card beside the weights",
         alt=(
-            "Memory against the number of sequences on a logarithmic axis. The weights are a level line; weights and "
-            "caches together rise from it in proportion to the sequences and meet the line of the card where no "
-            "further one fits. Longer sequences and wider values move the meeting point to the left."
+            "Memory against the number of sequences, both on logarithmic axes. The weights are a level line; weights "
+            "and caches together rise from it and meet the line of the card where no further sequence fits. Longer "
+            "sequences and wider values move the meeting point to the left."
         ),
         panels=[
             Panel(
                 Axis("sequences", log=True, limits=(1, _BATCHES[-1]), ticks=[1, 4, 16, 64, 256, 1024]),
-                Axis("memory", "GB", limits=(0, top)),
+                Axis("memory", "GB", log=True, limits=(bottom, top)),
             )
         ],
         caption=caption,
         commit=commit,
         name=name,
     )
+
+
+# A place in memory: its look, whether it is filled, whether it is only outlined.
+_STORED, _COMING, _NEVER = ("kv", True, False), ("kv", False, False), ("waste", True, False)
+_OTHERS, _FREE = ("quiet", False, False), ("free", False, True)
+
+
+def _row(pen: Pen, x: float, y: float, size: float, kinds: Sequence[tuple[str, bool, bool]]) -> None:
+    for place, (look, solid, dashed) in enumerate(kinds):
+        pen.box(x + place * size, y, size - 2, 26, look=look, solid=solid, dashed=dashed)
 
 
 def reserved_and_paged(
@@ -161,13 +171,12 @@ def reserved_and_paged(
         size = (pen.width - 2 * left) / reserved
         pen.text(0, 13, f"Reserved: one row for {reserved} tokens, the most it may become", bold=not pen.narrow)
         y = 24.0
-        looks = ["kv"] * stored + ["decode"] * coming + ["waste"] * (reserved - final)
-        pen.cells(left, y, size, [""] * reserved, look=looks, height=26)
+        _row(pen, left, y, size, [_STORED] * stored + [_COMING] * coming + [_NEVER] * (reserved - final))
         under = y + 36
         pen.bracket(left, left + stored * size - 2, under, f"{stored} stored", look="kv")
         if coming:
             words = f"{coming} to come" if coming * size > text_width("9 to come", 12.5) else str(coming)
-            pen.bracket(left + stored * size, left + final * size - 2, under, words, look="decode")
+            pen.bracket(left + stored * size, left + final * size - 2, under, words, look="kv")
         if reserved > final:
             pen.bracket(
                 left + final * size,
@@ -191,23 +200,23 @@ def reserved_and_paged(
             x, row = left + place % columns * step, y + place // columns * 50
             pen.text(x, row, str(place), size="small", look="kv" if place in blocks else "quiet", bold=place in blocks)
             if place in blocks:
-                index = blocks.index(place)
-                full = min(max(stored - index * block, 0), block)
-                looks = ["kv"] * full + ["waste"] * (block - full)
+                full = min(max(stored - blocks.index(place) * block, 0), block)
+                kinds = [_STORED] * full + [_COMING] * (block - full)
             else:
-                looks = ["quiet"] * block if place in others else ["free"] * block
-            pen.cells(x, row + 5, inner, [""] * block, look=looks, height=26)
+                kinds = [_OTHERS if place in others else _FREE] * block
+            _row(pen, x, row + 5, inner, kinds)
         y += (pool // columns) * 50 - 10
         x = left
-        for look, words in (
-            ("kv", "this sequence"),
-            ("waste", "empty, held by it"),
-            ("quiet", "others"),
-            ("free", "free"),
+        for (look, solid, dashed), words in (
+            (_STORED, "stored"),
+            (_COMING, "empty, its own"),
+            (_NEVER, "never used"),
+            (_OTHERS, "others"),
+            (_FREE, "free"),
         ):
-            pen.box(x, y + 4, 12, 12, look=look, dashed=look == "free", solid=look == "kv")
+            pen.box(x, y + 4, 12, 12, look=look, dashed=dashed, solid=solid)
             pen.text(x + 17, y + 14, words, size="small", look="quiet")
-            x += text_width(words, 11.5) + (26 if pen.narrow else 40)
+            x += text_width(words, 11.5) + (23 if pen.narrow else 40)
         pen.height = y + 24
 
     spare = len(blocks) * block - stored
@@ -276,7 +285,7 @@ def waste_bars(
             _pointer(pen, x + 6, y + 12)
             pen.text(x + 19, y + 11, cited_from, size="small", look="quiet")
         y += 36
-        left = 0.0 if pen.narrow else 138.0
+        left = 0.0 if pen.narrow else 152.0
         room = pen.width - left - 2
         for who, shares in systems.items():
             if pen.narrow:
