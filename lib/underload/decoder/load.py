@@ -7,6 +7,7 @@ import os
 import torch
 
 from underload.decoder.model import Model, choose_device, choose_dtype
+from underload.decoder.plain import Attention
 from underload.decoder.sources import open_checkpoint
 from underload.request import UnderloadError
 
@@ -18,7 +19,7 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     path: str = "auto",
     batch_invariant: bool = False,
-    attention: str = "auto",
+    attention: Attention = "auto",
     seed: int = 0,
     threads: int | None = None,
 ) -> Model:
@@ -31,7 +32,7 @@ def load_model(
         dtype: "auto" is float32 on a CPU and the checkpoint's own on a GPU.
         path: "plain" (torch), "fast" (numba, CPU), or "auto".
         batch_invariant: one order of summation whoever the neighbours are; see `Model`.
-        attention: "torch", "cpu", "triton", or "auto"; see `Model`.
+        attention: "torch", "cpu", "triton", "auto", or a function in its place; see `Model`.
         seed: of a shape's random weights.
         threads: of the fast path; None takes the machine's cores.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from underload.decoder.batch import Batch
 from underload.decoder.kv import KVStorage
-from underload.decoder.plain import PlainPath
+from underload.decoder.plain import Attention, PlainPath
 from underload.decoder.weights import Weights
 from underload.request import UnderloadError
 from underload.shapes import ModelShape
@@ -51,8 +51,8 @@ class Model:
         path: "plain" (torch, any device), "fast" (numba, CPU), or "auto": fast where it can, plain elsewhere.
         batch_invariant: a sequence's logits are bitwise the same whoever its neighbours are and however its prompt
             is cut into chunks.
-        attention: the plain path's implementation of `paged_attention` ("torch", "cpu", "triton"); one that is named
-            chooses the plain path with it. "auto" is the fastest that the chosen path has.
+        attention: the plain path's implementation of `paged_attention` ("torch", "cpu", "triton"), or a function in
+            its place; one that is given chooses the plain path with it. "auto" is the fastest that the path has.
 
     Raises:
         UnderloadError: a path that cannot run this model here, with the reason.
@@ -66,7 +66,7 @@ class Model:
         *,
         path: str = "auto",
         batch_invariant: bool = False,
-        attention: str = "auto",
+        attention: Attention = "auto",
         threads: int | None = None,
     ) -> None:
         self.shape = shape
@@ -137,7 +137,7 @@ class Model:
 
 
 def _choose(
-    shape: ModelShape, weights: Weights, path: str, batch_invariant: bool, attention: str, threads: int | None
+    shape: ModelShape, weights: Weights, path: str, batch_invariant: bool, attention: Attention, threads: int | None
 ) -> Path:
     if path not in ("auto", "plain", "fast"):
         raise UnderloadError(f"path must be 'auto', 'plain' or 'fast', got {path!r}")

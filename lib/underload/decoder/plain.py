@@ -16,6 +16,8 @@ from underload.decoder.weights import LayerWeights, LinearWeights, Weights
 from underload.request import UnderloadError
 from underload.shapes import ModelShape
 
+Attention = str | Callable[..., Tensor]  # an implementation of `paged_attention` by name, or one's own
+
 
 class PlainPath:
     """A Llama-family decoder, one torch operation a line.
@@ -26,7 +28,8 @@ class PlainPath:
         batch_invariant: a sequence's logits are bitwise the same whoever its neighbours are and however its prompt is
             cut. On a CPU each row is computed by itself, which is slow: each reads all weights. With Triton attention,
             every sum is done by kernels that have one order of summation.
-        attention: the implementation of `paged_attention`; "auto" is Triton on a GPU that has it, else torch.
+        attention: the implementation of `paged_attention`; "auto" is Triton on a GPU that has it, else torch. Or a
+            function of one's own, called with the first six arguments of `paged_attention` and returning what it does.
         fused_write: rotate queries and keys, and write the cache, in one Triton kernel; None means with Triton
             attention. The same numbers either way.
 
@@ -42,7 +45,7 @@ class PlainPath:
         weights: Weights,
         *,
         batch_invariant: bool = False,
-        attention: str = "auto",
+        attention: Attention = "auto",
         fused_write: bool | None = None,
     ) -> None:
         self.shape = shape
@@ -143,9 +146,11 @@ class PlainPath:
             )
             return partial(attention_triton.attend, plan=plan)
         query_lens, context_lens = batch.query_lens.tolist(), batch.context_lens.tolist()
-        lengths = {"query_lens": query_lens, "context_lens": context_lens, "implementation": self.attention}
+        lengths = {"block_tables": tables, "query_lens": query_lens, "context_lens": context_lens}
+        if not isinstance(self.attention, str):
+            return partial(self.attention, **lengths)
         if not self.batch_invariant:
-            return partial(paged_attention, block_tables=tables, **lengths)
+            return partial(paged_attention, **lengths, implementation=self.attention)
 
         def one_by_one(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             out = torch.empty_like(q)
@@ -171,7 +176,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
-def _choose_attention(attention: str, device: torch.device) -> str:
+def _choose_attention(attention: Attention, device: torch.device) -> Attention:
+    if not isinstance(attention, str):
+        return attention
     if attention == "auto":
         on_gpu = device.type == "cuda" and attention_triton.unsupported(device) is None
         return "triton" if on_gpu else "torch"
