@@ -62,7 +62,7 @@ def kv_memory(
         weights, each = 2 * chosen.weights, chosen.values(context) * float(width)
         fit = max(math.floor((usable * memory - weights) / each), 0)
         total = [(weights + batch * each) / 1e9 for batch in _BATCHES]
-        shown = [(batch, value) for batch, value in zip(_BATCHES, total, strict=True) if value <= top]
+        shown = [(float(batch), value) for batch, value in zip(_BATCHES, total, strict=True) if value <= top]
         if shown and len(shown) < len(_BATCHES):
             shown.append(((top * 1e9 - weights) / each, top))  # to the edge of the plot, not to its last point inside
         if weights > usable * memory:
@@ -317,9 +317,9 @@ def waste_bars(
         + ", ".join(f"{100 * shares[part]:.1f} % {words}" for part, words, *_ in _PARTS if shares[part] > 5e-4)
         for who, shares in systems.items()
     )
-    data = {"system": list(systems)} | {
-        f"{words} (%)": [round(100 * shares[part], 2) for shares in systems.values()] for part, words, *_ in _PARTS
-    }
+    data: dict[str, list[str] | list[float] | list[float | None]] = {"system": list(systems)}
+    for part, words, *_ in _PARTS:
+        data[f"{words} (%)"] = [round(100 * shares[part], 2) for shares in systems.values()]
     if cited:
         data[f"stored, {cited_from} (%)"] = [round(100 * cited[who], 2) if who in cited else None for who in systems]
     return drawing(f"What memory is used for. {said}.", draw, caption=caption, name=name, data=data)

@@ -112,8 +112,13 @@ def serve_backlog(
             "or a smaller pool"
         )
     prompts = sum(prompt for prompt, _ in requests)
+    stored, reserved, internal, external, free = (part / seen.looked for part in seen.parts)
     return Occupancy(
-        *(part / seen.looked for part in seen.parts),
+        stored=stored,
+        reserved=reserved,
+        internal=internal,
+        external=external,
+        free=free,
         batch=seen.sequences / seen.seconds,
         throughput=seen.tokens / seen.seconds,
         preemptions=sum(request.timeline.preemptions for request in finished),
