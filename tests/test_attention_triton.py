@@ -180,6 +180,16 @@ def test_few_long_contexts_are_split_and_many_are_not():
     assert 8 < ragged.num_splits < few.num_splits
 
 
+def test_under_batch_invariance_all_take_one_way():
+    """Decoding and chunks, contexts of one split and of many: the same tile, the same kernels."""
+    for new, context in (([1], [3]), ([1], [5000]), ([700], [900])):
+        made = plan(new, context, invariant=True)
+        assert {(launch.tile_rows, launch.tile_tokens, launch.split_tokens) for launch in made.launches} == {
+            (64, 16, 512)
+        }
+        assert sum(len(launch.queries) for launch in made.launches) == new[0]
+
+
 def test_partial_results_are_made_a_bounded_number_at_a_time(monkeypatch):
     arguments = inputs([(1, 9), (30, 40), (1, 30)], 8, 4, 2, 8)
     whole = planned(arguments, invariant=True, split_tokens=16)
