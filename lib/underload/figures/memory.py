@@ -209,7 +209,7 @@ def reserved_and_paged(
         x = left
         for (look, solid, dashed), words in (
             (_STORED, "stored"),
-            (_COMING, "empty, its own"),
+            (_COMING, "to come"),
             (_NEVER, "never used"),
             (_OTHERS, "others"),
             (_FREE, "free"),
