@@ -30,6 +30,7 @@ from underload.figures.moving import (
     Slider,
     moving_figure,
 )
+from underload.figures.paging import parts_and_merge, softmax_in_blocks, tables_and_pool, token_lookup
 from underload.figures.palette import COLORS, FAMILIES, LOOKS, FigureError, Look, look
 from underload.figures.pen import Pen, drawing
 from underload.figures.plot import Axis, Panel
@@ -71,14 +72,18 @@ __all__ = [
     "moving_figure",
     "number",
     "open_and_closed",
+    "parts_and_merge",
     "quantity",
     "ragged_batch",
     "request_life",
     "reserved_and_paged",
     "show",
+    "softmax_in_blocks",
     "stage_bar",
     "style",
     "svg_file",
+    "tables_and_pool",
+    "token_lookup",
     "token_strip",
     "two_ways",
     "waste_bars",
