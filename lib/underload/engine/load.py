@@ -47,11 +47,11 @@ def serve(engine: Engine, planned: Iterable[Planned], ids: PromptIds) -> list[Re
         while seen < len(engine.finished):
             done = engine.finished[seen]
             seen += 1
-            request = sent.get(done.request_id)
-            if request is None:
+            answered = sent.get(done.request_id)
+            if answered is None:
                 continue  # somebody else's
-            ids.answered(request, done.sequences[0].output_ids)
-            following = later.get((request.tenant, request.session or ""))
+            ids.answered(answered, done.sequences[0].output_ids)
+            following = later.get((answered.tenant, answered.session or ""))
             if following and done.timeline.finished is not None:
                 then = following.popleft()
                 send(then, done.timeline.finished + (then.think or 0.0))

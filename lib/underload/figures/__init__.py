@@ -13,6 +13,7 @@ carries its text alternative and its data. The same input gives the same bytes. 
 matplotlib is imported on first use.
 """
 
+from underload.figures.blocks import BlockRecording, block_pool, fork_and_copy, named_blocks
 from underload.figures.diagrams import decode_step, kv_filling, ragged_batch, request_life, stage_bar, token_strip
 from underload.figures.landing import collision
 from underload.figures.loops import open_and_closed
@@ -46,6 +47,7 @@ __all__ = [
     "Axis",
     "Band",
     "Bar",
+    "BlockRecording",
     "Choice",
     "Commit",
     "Curve",
@@ -61,15 +63,18 @@ __all__ = [
     "Rule",
     "Slider",
     "axes",
+    "block_pool",
     "collision",
     "decode_step",
     "drawing",
+    "fork_and_copy",
     "inspection",
     "kv_filling",
     "kv_memory",
     "layouts_of_servers",
     "look",
     "moving_figure",
+    "named_blocks",
     "number",
     "open_and_closed",
     "parts_and_merge",
