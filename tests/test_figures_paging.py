@@ -100,6 +100,39 @@ def test_blocks_that_do_not_divide_the_tokens_are_refused(scores: Any, values: A
         figures.softmax_in_blocks(scores, values, block)
 
 
+# ---- recorded times
+
+
+def recording() -> dict[str, Any]:
+    """Two cases as `tests/benchmarks/paging.py` stores them, at 1 GB/s: a byte takes a nanosecond to read."""
+    times = {f"in place, blocks of {size}": 3000.0 / size for size in (1, 4, 16)}
+    return {
+        "read_bandwidth": 1e9,
+        "cases": [
+            {
+                "model": "S", "context": context, "batch_size": 2, "heads": 6, "kv_heads": 3,
+                "kv_bytes": 1000 * context, "contiguous": "contiguous", "gathered": "gathered, heads repeated",
+                "microseconds": times | {"contiguous": 250.0, "gathered": 9999.0, "gathered, heads repeated": 750.0},
+            }
+            for context in (100, 200)
+        ],
+    }  # fmt: skip
+
+
+def test_times_are_drawn_in_readings() -> None:
+    picture = figures.attention_times(recording(), ("S", 100, 2), live=2e-4)
+    assert column(picture, "one reading (s)") == [1e-4, 2e-4]
+    assert column(picture, "gathered (s)") == [7.5e-4, 7.5e-4], "the faster way of the two"
+    assert "blocks of 16 in place took 0.75 times as long, and gathering them 3 times" in picture.html
+    assert picture.html.count("measured just now") >= 1
+    assert "measured just now" not in figures.attention_times(recording(), ("S", 100, 2)).html
+
+
+def test_a_case_that_was_not_recorded_is_refused() -> None:
+    with pytest.raises(figures.FigureError, match="no case"):
+        figures.attention_times(recording(), ("M", 100, 2))
+
+
 # ---- diagrams
 
 

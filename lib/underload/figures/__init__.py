@@ -31,7 +31,7 @@ from underload.figures.moving import (
     Slider,
     moving_figure,
 )
-from underload.figures.paging import parts_and_merge, softmax_in_blocks, tables_and_pool, token_lookup
+from underload.figures.paging import attention_times, parts_and_merge, softmax_in_blocks, tables_and_pool, token_lookup
 from underload.figures.palette import COLORS, FAMILIES, LOOKS, FigureError, Look, look
 from underload.figures.pen import Pen, drawing
 from underload.figures.plot import Axis, Panel
@@ -62,6 +62,7 @@ __all__ = [
     "Picture",
     "Rule",
     "Slider",
+    "attention_times",
     "axes",
     "block_pool",
     "collision",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from underload.figures.moving import Bar, Choice, Commit, Curve, Frame, Mark, Number, Rule, Slider, moving_figure
 from underload.figures.palette import FigureError
@@ -238,6 +239,85 @@ class _State:
     @property
     def output(self) -> float:
         return self.mix / self.total
+
+
+def attention_times(
+    recording: Mapping[str, Any],
+    start: tuple[str, int, int],
+    *,
+    live: float | None = None,
+    caption: str = "",
+    name: str | None = None,
+) -> Picture:
+    """Recorded times of attention by block size, in readings: multiples of the time that its bytes alone would take.
+
+    Args:
+        recording: what `tests/benchmarks/paging.py` stored.
+        start: model, context and batch size shown first.
+        live: s that a layer of that case took just now, in place in blocks of 16.
+
+    Raises:
+        FigureError: the recording does not have the case to start from.
+    """
+    cases = {(case["model"], case["context"], case["batch_size"]): case for case in recording["cases"]}
+    if start not in cases:
+        raise FigureError(f"no case {start} in the recording; it has {', '.join(map(str, cases))}")
+    contexts, batches = (list(dict.fromkeys(key[part] for key in cases)) for part in (1, 2))
+    heads = {key[0]: f"{case['heads']} and {case['kv_heads']} ({key[0]})" for key, case in cases.items()}
+    prefix = "in place, blocks of "
+    sizes = sorted(int(way.removeprefix(prefix)) for way in cases[start]["microseconds"] if way.startswith(prefix))
+    ends = [sizes[0], sizes[-1]]
+
+    def frame(model: str, context: int, batch: int) -> Frame:
+        case = cases[model, context, batch]
+        reading = 1e6 * case["kv_bytes"] / recording["read_bandwidth"]
+        times = case["microseconds"]
+        place = [times[f"{prefix}{size}"] / reading for size in sizes]
+        row, gathered = times[case["contiguous"]] / reading, times[case["gathered"]] / reading
+        curves = [
+            Curve("in place, recorded", sizes, place, look="recorded"),
+            Curve("contiguous, recorded", ends, [row] * 2, look="recorded", variant=1),
+            Curve("gathered (blocks of 16), recorded", ends, [gathered] * 2, look="recorded", variant=2),
+            Curve("one reading", ends, [1, 1], look="prediction"),
+            Curve("three readings", ends, [3, 3], look="prediction", variant=1),
+        ]
+        if live is not None and (model, context, batch) == start:
+            curves.append(Curve("in place, measured just now", [16], [1e6 * live / reading], look="live"))
+        usual = times[f"{prefix}16"]
+        return Frame(
+            curves=curves,
+            numbers=[
+                Number("one reading", reading / 1e6, "s", look="prediction"),
+                Number("in place, blocks of 16", usual / 1e6, "s", look="recorded"),
+                Number("contiguous", times[case["contiguous"]] / 1e6, "s", look="recorded"),
+                Number("gathered", times[case["gathered"]] / 1e6, "s", look="recorded"),
+            ],
+            says=(
+                f"Beside a contiguous cache, blocks of 16 in place took {number(usual / times[case['contiguous']], 2)} "
+                f"times as long, and gathering them {number(gathered / row, 2)} times."
+            ),
+        )
+
+    return moving_figure(
+        frame,
+        [
+            Choice("model", "Query heads, and heads of keys and values", heads, start=start[0]),
+            Slider("context", "Tokens in each sequence", contexts, start=start[1]),
+            Slider("batch", "Sequences", batches, start=start[2]),
+        ],
+        title="A layer's attention, in place, in a row, and gathered",
+        alt=(
+            f"Time of a layer's attention against the block size, from {sizes[0]} to {sizes[-1]} tokens, as a multiple "
+            "of the time in which its keys and values could be read once. A curve for blocks read in place, level "
+            "lines for a contiguous cache and for gathering first, and two more for the predictions of one reading and "
+            "of three."
+        ),
+        panels=[
+            Panel(Axis("tokens in a block", log=True, ticks=sizes), Axis("a layer's attention", "readings", log=True)),
+        ],
+        caption=caption,
+        name=name,
+    )
 
 
 def tables_and_pool(
