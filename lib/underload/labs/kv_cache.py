@@ -306,6 +306,8 @@ class _Tables:
         return None if table is None else (table, len(table) * self.size)
 
     def grow(self, one: _Running) -> bool:
+        if one.stored % self.size:  # its last block has room
+            return True
         if not self.memory.append(one.where, one.stored + 1):
             return False
         one.held = len(one.where) * self.size
@@ -395,7 +397,7 @@ def replay(
                     break
             else:
                 one.stored += 1
-                if block_size:
+                if block_size and len(one.begins) < len(one.where):
                     one.begins += [step] * (len(one.where) - len(one.begins))
                     changed = True
     result.steps = step
@@ -523,6 +525,7 @@ class _Recording:
     def __init__(self, memory: FirstFit | Buddy) -> None:
         self.memory = memory
         self.program: list[tuple[str, int]] = []
+        self.inside: list[int] = []  # runs after each call
         self._takes = 0
         self._number: dict[int, int] = {}
 
@@ -532,21 +535,29 @@ class _Recording:
         if start is not None:
             self._number[start] = self._takes
         self._takes += 1
+        self.inside.append(len(self._number))
         return start
 
     def give(self, start: int) -> None:
         self.memory.give(start)
-        self.program.append(("give", self._number[start]))
+        self.program.append(("give", self._number.pop(start)))
+        self.inside.append(len(self._number))
 
     def gaps(self) -> list[tuple[int, int]]:
         return self.memory.gaps()
 
 
-def drawn_program(draw: Generator, kind: str, count: int = 30) -> list[tuple[str, int]]:
-    """What a heavy-tailed trace asks of a row of 256 slots; cut off while some are still in it."""
-    recording = _Recording(_oracle(kind)(256))
-    replay(drawn_jobs(draw, count), recording)
-    return recording.program[: -count // 4]
+def drawn_program(draw: Generator, kind: str, count: int = 40) -> list[tuple[str, int]]:
+    """What a heavy-tailed trace asks of a row of 512 slots, a power of two first; four runs or more are left in it."""
+    while True:
+        recording = _Recording(_oracle(kind)(512))
+        first, *others = drawn_jobs(draw, count)
+        replay([Job(first.prompt, _power(first.most), first.final), *others], recording)
+        calls = max((place + 1 for place, inside in enumerate(recording.inside) if inside >= 4), default=0)
+        if calls > len(recording.program) // 2:
+            row = _oracle(kind)(512)
+            _drive(row, kind, 512, recording.program[:calls])
+            return [*recording.program[:calls], *(("take", gap) for _, gap in row.gaps()[:1])]  # the first gap, exactly
 
 
 def _oracle(kind: str) -> type[FirstFit] | type[Buddy]:
@@ -659,11 +670,18 @@ def _why_there(kind: str, got: int | None, wanted: int | None, length: int, slot
     return f": the gap at {wanted} is long enough, and comes first"
 
 
-def _drive(yours: Any, kind: str, slots: int, program: Program) -> dict[int, int]:
-    """Carry a program out on a student's row, each run where the row itself put it; the runs in the end."""
+def _drive(
+    yours: Any, kind: str, slots: int, program: Program, look: Callable[[dict[int, int]], None] | None = None
+) -> dict[int, int]:
+    """Carry a program out on a student's row, each run where the row itself put it; the runs in the end.
+
+    look: called with the runs before every eighth call.
+    """
     starts: list[int | None] = []
     runs: dict[int, int] = {}
-    for what, value in program:
+    for place, (what, value) in enumerate(program):
+        if look is not None and place % 8 == 1:
+            look(runs)
         if what == "give":
             start = starts[value]
             if start is not None:
@@ -686,16 +704,16 @@ def _gaps_of(yours: Any) -> list[tuple[int, int]]:
     return sorted((int(number(a, "the start of a gap")), int(number(b, "the length of a gap"))) for a, b in pairs)
 
 
-def check_gaps(make: Callable[..., Any], kind: str, slots: int, program: Program) -> None:
-    """The gaps between the runs, wherever these are, after a program, and when everything was given back.
+def check_gaps(make: Callable[..., Any], kind: str, slots: int, program: Program, *, back: bool = True) -> None:
+    """The gaps between the runs, wherever these are, after a program, and with `back` as each run is given back.
 
     Raises:
         AssertionError: naming the gaps, those wanted, and what is odd about them.
     """
     yours = make(slots)
-    runs = _drive(yours, kind, slots, program)
+    runs = _drive(yours, kind, slots, program, lambda runs: _compare_gaps(yours, kind, slots, runs))
     _compare_gaps(yours, kind, slots, runs)
-    for start in list(runs):
+    for start in list(runs) if back else ():
         yours.give(start)
         del runs[start]
         _compare_gaps(yours, kind, slots, runs)
@@ -1081,19 +1099,31 @@ def by_hand() -> Moment:
 
 
 def drawn_moments(draw: Generator, kind: str, count: int = 6) -> list[Moment]:
-    """Moments from a heavy-tailed trace in 256 slots, spread over the run; kind: "first fit", "buddy" or "blocks"."""
+    """Moments from a heavy-tailed trace, spread over the run; kind: "first fit", "buddy" or "blocks".
+
+    In rows every other one has somebody in line whom the longest gap just fits. In blocks some sequences lack slots,
+    and some blocks are free.
+    """
     seen: list[Moment] = []
 
     def note(slots: int, running: Sequence[tuple[int, int, int]], gaps: Sequence[int], wanted: int) -> dict[str, float]:
-        seen.append(Moment(slots, tuple(running), tuple(gaps), wanted))
+        fits_one = kind != "blocks" and len(seen) % 2
+        seen.append(Moment(slots, tuple(running), tuple(gaps), max(gaps, default=wanted) if fits_one else wanted))
         return _right_divide(slots, running, gaps, wanted)
 
-    jobs = drawn_jobs(draw, 24)
-    if kind == "blocks":
-        replay(jobs, Blocks(32, 8), block_size=8, divide=note)
-    else:
-        replay(jobs, _oracle(kind)(256), divide=note)
-    return seen[:: max(1, len(seen) // count)]
+    while True:
+        seen.clear()
+        if kind == "blocks":
+            replay(drawn_jobs(draw, 30), Blocks(20, 8), block_size=8, divide=note)
+        else:
+            replay(drawn_jobs(draw, 30), _oracle(kind)(512), divide=note)
+        some = seen[:: max(1, len(seen) // count) | 1]
+        if kind == "blocks":
+            fine = any(held < final for one in some for held, _, final in one.running) and any(one.gaps for one in some)
+        else:
+            fine = any(len(set(one.gaps)) > 1 and max(one.gaps) == one.wanted for one in some)
+        if fine and all(sum(_right_divide(*_arguments(one))[part] for one in some) for part in PARTS[:3]):
+            return some
 
 
 def check_divide(divide: Callable[..., Any], moment: Moment, *parts: str) -> None:
