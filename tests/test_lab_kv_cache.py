@@ -233,7 +233,7 @@ def test_a_run_goes_as_its_docstring_says() -> None:
     # it is there again and has to go for job 0, which leaves in step 2; from step 3 on it has the memory to itself
     paged = lab.replay(jobs[:2], lab.Blocks(3, 2), block_size=2)
     assert paged.preempted == 2 and paged.steps == 6
-    with pytest.raises(AssertionError, match="too small for one sequence"):
+    with pytest.raises(AssertionError, match="a block for its token number 7 is refused"):
         lab.replay([lab.Job(2, 8, 8)], lab.Blocks(3, 2), block_size=2)
     with pytest.raises(AssertionError, match="nothing is in the memory of 4 slots"):
         lab.replay([lab.Job(2, 8, 8)], lab.FirstFit(4))

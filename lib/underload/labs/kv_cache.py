@@ -251,8 +251,6 @@ class _Running:
 class _Runs:
     """An allocator of contiguous runs, as `replay` uses it."""
 
-    wanted_block: int | None = None
-
     def __init__(self, memory: Any) -> None:
         self.memory = memory
         self._look()
@@ -269,9 +267,6 @@ class _Runs:
         self._look()
         return start, before - sum(self.gaps)
 
-    def grow(self, one: _Running) -> bool:
-        return True
-
     def leave(self, one: _Running) -> None:
         self.memory.give(one.where)
         self._look()
@@ -280,8 +275,7 @@ class _Runs:
         return job.most
 
     def lives(self, one: _Running, now: int) -> list[Life]:
-        begun = one.begin
-        return [Life(one.owner, int(one.where), one.held, begun, now, one.job.prompt, one.stored)]
+        return [Life(one.owner, int(one.where), one.held, one.begin, now, one.job.prompt, one.stored)]
 
 
 class _Tables:
@@ -293,7 +287,8 @@ class _Tables:
         self._spare = self._free() // 64
 
     def _free(self) -> int:
-        return int(number(self.memory.num_free(), "what num_free() returns"))
+        found = self.memory.num_free()
+        return found if type(found) is int else int(number(found, "what num_free() returns"))
 
     @property
     def gaps(self) -> list[int]:
@@ -306,8 +301,6 @@ class _Tables:
         return None if table is None else (table, len(table) * self.size)
 
     def grow(self, one: _Running) -> bool:
-        if one.stored % self.size:  # its last block has room
-            return True
         if not self.memory.append(one.where, one.stored + 1):
             return False
         one.held = len(one.where) * self.size
@@ -385,14 +378,17 @@ def replay(
                 place.leave(one)
                 running.remove(one)
                 continue
-            while not place.grow(one):
+            while block_size and one.stored % block_size == 0 and not place.grow(one):  # its last block is full
                 last = running.pop()
                 changed = True
                 result.lives += place.lives(last, step)
                 place.leave(last)
                 line.append((last.owner, last.job, last.stored))
                 result.preempted += 1
-                assert running or last is not one, "the memory is too small for one sequence alone"
+                assert running or last is not one, (
+                    f"nobody but one sequence is in the memory of {place.slots:,} slots, and a block for its token "
+                    f"number {one.stored + 1} is refused"
+                )
                 if last is one:
                     break
             else:
@@ -700,7 +696,10 @@ def _drive(
 
 def _gaps_of(yours: Any) -> list[tuple[int, int]]:
     words = "gaps() must return a list of (start, length)"
-    pairs = [as_pair(one, words) for one in as_list(yours.gaps(), words)]
+    found = as_list(yours.gaps(), words)
+    if set(map(type, found)) == {tuple} and {tuple(map(type, one)) for one in found} == {(int, int)}:  # nearly always
+        return sorted(found)
+    pairs = [as_pair(one, words) for one in found]
     return sorted((int(number(a, "the start of a gap")), int(number(b, "the length of a gap"))) for a, b in pairs)
 
 
@@ -1078,13 +1077,18 @@ class Moment:
 
 def divide(slots: int, running: Sequence[tuple[int, int, int]], gaps: Sequence[int], wanted: int) -> dict[str, float]:
     """The slots of a moment by what they are used for; they sum to all of them."""
-    stored = sum(now for _, now, _ in running)
-    filled = sum(min(held, final) for held, _, final in running)
-    external = sum(gap for gap in gaps if gap < wanted)
+    stored = reserved = internal = external = 0
+    for held, now, final in running:
+        stored += now
+        reserved += min(held, final) - now
+        internal += max(held - final, 0)
+    for gap in gaps:
+        if gap < wanted:
+            external += gap
     return {
         "stored": stored,
-        "reserved": filled - stored,
-        "internal": sum(held for held, _, _ in running) - filled,
+        "reserved": reserved,
+        "internal": internal,
         "external": external,
         "free": sum(gaps) - external,
     }
@@ -1347,14 +1351,12 @@ def draw_lives(result: Replay, *, until: int = 300, name: str = "lives", caption
     ax.set_ylim(0, result.slots)
     ax.grid(False)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
-    shares = result.shares()
     kind = "runs" if result.block_size is None else f"blocks of {result.block_size}"
     alt = (
-        f"Which of {result.slots:,} slots were kept for whom in the first {until} steps, in {kind}: "
-        f"{result.mean_batch:.1f} sequences at a time on average, {shares['stored']:.0%} of the slots with a token in "
-        f"them, {1 - shares['external'] - shares['free']:.0%} kept for somebody."
+        f"Which of {result.slots:,} slots were kept for whom in the first {until} steps, in {kind}: {len(some)} of "
+        f"them began, for {len({one.owner for one in some})} sequences, {result.mean_batch:.1f} at a time on average."
     )
-    first = [one for one in some if one.begin < until][:120]
+    first = some[:120]
     data = {
         "sequence": [one.owner for one in first],
         "first slot": [one.start for one in first],
