@@ -8,7 +8,7 @@ machine. Only sums over the traces are stored, no row of them.
 
     systems   the memory of Kwon et al. (SOSP 2023), Fig. 2: OPT-13B on an A100 of 40 GB, ShareGPT lengths
     blocks    the same with pages of other sizes
-    traces    other traces, with memory for eight of each trace's longest requests
+    traces    other traces, with memory for eight of each trace's longest requests, in steps of up to 16,384 tokens
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ LIMIT = 2048  # tokens: the longest that OPT-13B takes
 BLOCK = 16
 SEEDS, REQUESTS = 6, 500
 BLOCK_SIZES = (1, 4, 16, 64, 128, 256, 512, 1024)
+STEP_TOKENS = 16_384  # of the traces: in steps of 2,048 reading long prompts limits the batch before memory does
 TRACES = ("sharegpt-lengths", "azure-conv", "azure-code", "burstgpt", "mooncake-conversation")
 FIELDS = ("stored", "reserved", "internal", "external", "free", "batch", "throughput", "preemptions", "recomputed")
 
@@ -116,6 +117,21 @@ def summary(runs: list[Occupancy]) -> dict[str, list[float]]:
     return found
 
 
+def serve_trace(name: str, lengths: list[tuple[int, int]], count: int) -> dict[str, Any]:
+    """Four ways of giving memory out, and `paged-2048`: paged, in steps of 2,048 tokens."""
+    found = law(lengths)
+    limit = int(found["longest"]) + 1
+
+    def served(system: str, **more: Any) -> dict[str, list[float]]:
+        requests = order(lengths, 0, count)
+        return summary([serve(system, requests, 8 * power_of_two(limit), BLOCK, limit, look_every=32, **more)])
+
+    runs = {system: served(system, max_num_batched_tokens=STEP_TOKENS) for system in ("max", "pow2", "oracle", "paged")}
+    runs["paged-2048"] = served("paged", max_num_batched_tokens=2048)
+    print(name, {system: (run["batch"][0], run["free"][0]) for system, run in runs.items()}, flush=True)
+    return found | runs
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -148,14 +164,7 @@ def main() -> None:
         print(block, json.dumps(record["blocks"][block]), flush=True)
     for name in TRACES[:1] if options.quick else TRACES:
         lengths = chat if name == TRACES[0] else pairs(name)
-        found = law(lengths)
-        limit = int(found["longest"]) + 1
-        runs = {
-            system: serve(system, order(lengths, 0, count), 8 * power_of_two(limit), BLOCK, limit, look_every=32)
-            for system in ("max", "pow2", "oracle", "paged")
-        }
-        record["traces"][name] = found | {system: summary([run]) for system, run in runs.items()}
-        print(name, {system: run.batch for system, run in runs.items()}, flush=True)
+        record["traces"][name] = serve_trace(name, lengths, count)
     if options.out:
         options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
