@@ -1,7 +1,7 @@
 """What paging costs in attention: blocks read in place, beside one contiguous cache and beside gathering first.
 
     python tests/benchmarks/paging.py --out chapters/data/paging.json   five minutes, on a quiet machine
-    python tests/benchmarks/paging.py --quick                                 under a minute; prints, stores nothing
+    python tests/benchmarks/paging.py --quick                            under a minute; prints, stores nothing
 
 Decoding, one new token a sequence, over the layers of a model without what stands between them. In each round everyone
 does the same case once, in turn. See README.md in this folder for how to read the result.
