@@ -41,6 +41,15 @@ def test_the_python_said_to_need_no_torch_runs_without_it() -> None:
     assert "4.00 s by formula" in done.stdout and "0.95 confidence" in done.stdout
 
 
+def test_the_prompts_say_the_same_alone_and_through_the_serving_loop() -> None:
+    code = "".join(block for block in blocks("python") if "underload.decoder" in block)
+    code += "\nsaid = [model.tokenizer.decode(request.sequences[0].tokens) for request in engine.finished]"
+    code += "\nprompts = ['Mira goes to the bakery', '7 + 5 =']"
+    code += "\nassert said == [prompt + one.text for prompt, one in zip(prompts, run)], said\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_packages_are_all_there_is_in_order_of_their_rows() -> None:
     from book.library import PACKAGES
 
