@@ -206,8 +206,8 @@ def block_pool(
         title=f"A pool of {total} blocks, step by step",
         alt=f"Above, the {total} blocks of a pool: coloured by the sequence that holds them, striped where several do, "
         "grey where the content is kept and nobody holds it, empty where free. Below, a row a sequence with the "
-        "numbers of its blocks in order, lower where the content cannot be found yet. What happens in each step is said "
-        "in a sentence under the figure and stands in its table.",
+        "numbers of its blocks in order, lower where the content cannot be found yet. What happens in each step is "
+        "said in a sentence under the figure, and stands in its table.",
         panels=[
             Panel(Axis("block", labels=[str(number) for number in range(total)]),
                   Axis("who holds it", limits=(0, 1), ticks=()), height=0.62, grid=False),
