@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from itertools import count
 
@@ -21,7 +22,8 @@ class Engine:
         scheduler: decides; the engine alone calls it. Its `max_model_len` becomes the executor's, if that is shorter.
         executor: computes.
         clock: the wall, or a virtual clock that moves by the durations which the executor states.
-        on_step: sees every committed step, on this thread; what it raises ends the run, after the step.
+        on_step: sees every committed step, on this thread, and may add and cancel; what it raises ends the run, after
+            the step.
     """
 
     def __init__(
@@ -39,14 +41,17 @@ class Engine:
         self._coming: dict[str, Request] = {}  # not yet arrived, by id
         self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled
         self._numbers = count()
+        self._torn = False
 
     def add(self, request: Request) -> None:
         """Take a request; it joins the queue when the clock reaches its `timeline.arrival`.
 
         Raises:
-            InvalidRequest: it could never be served, or its id is in use.
+            InvalidRequest: it could never be served, its id is in use, or it arrives at no instant (inf, nan).
         """
         name, timeline = request.request_id, request.timeline
+        if not math.isfinite(timeline.arrival):
+            raise InvalidRequest(f"request {name!r} arrives at {timeline.arrival} s; give the instant it is meant for")
         if name in self._coming:
             raise InvalidRequest(f"request id {name!r} is in use; wait for it to finish, or choose another")
         self.scheduler.check(request)
@@ -77,32 +82,45 @@ class Engine:
 
         Raises:
             UnderloadError: requests are live, and neither a plan nor an arrival can move them: a fault of this library.
+                Or an earlier step was interrupted half-way through the scheduler's books.
         """
+        if self._torn:
+            raise UnderloadError(
+                "an earlier step was interrupted while blocks changed hands, and what the scheduler knows of them may "
+                "be wrong; make a new engine and send what is unfinished again"
+            )
         while (arrival := self._next_arrival()) is not None and arrival <= self.clock.now():
             self._queue(self._coming.pop(heapq.heappop(self._arrivals)[2]))
         start = self.clock.now()
+        self._torn = True
         plan = self.scheduler.schedule(start)
+        self._torn = False
         self._take_finished()
         if isinstance(plan, Idle):
             return self._pause(plan)
         try:
             result = self.executor.execute(plan)
+            self.scheduler.check_result(plan, result)
+            if result.duration is not None:
+                self.clock.wait(start + result.duration)
         except BaseException as error:
             self.aborted += 1
+            self._torn = True
             self.scheduler.abort(plan, error, self.clock.now())
+            self._torn = False
             self._take_finished()
             if not isinstance(error, Exception):  # Ctrl-C ends the run; what it was doing can be done again
                 raise
             return True
-        if result.duration is not None:
-            self.clock.wait(start + result.duration)
         now = self.clock.now()
+        self._torn = True
         self.scheduler.commit(plan, result, now)
+        self._torn = False
         record = self._record(plan, result, start, now - start)
         self.steps.append(record)
+        self._take_finished()
         if self.on_step is not None:
             self.on_step(plan, result, record)
-        self._take_finished()
         return True
 
     def _queue(self, request: Request) -> None:
@@ -110,9 +128,10 @@ class Engine:
         self.scheduler.add(request)
 
     def _take_finished(self) -> None:
-        for request in self.scheduler.take_finished():
+        finished = self.scheduler.take_finished()
+        self.finished += finished  # before anything can raise: nobody vanishes
+        for request in finished:
             self.executor.release(request)
-            self.finished.append(request)
 
     def _next_arrival(self) -> float | None:
         while self._arrivals and self._arrivals[0][2] not in self._coming:

@@ -27,8 +27,8 @@ class Executor(Protocol):
         """Do what the plan says, in the order that `Plan` states.
 
         Reads the sequences of the plan and changes none of them. What it raises ends the step, not the engine: the plan
-        is aborted, and its sequences come again in a later one. So nothing that it keeps for a sequence may have
-        advanced by then.
+        is aborted, and its sequences come again in a later one; so they do where the result is refused, or the engine
+        is interrupted before it is committed. So what it keeps for a sequence must follow from the sequence's tokens.
         """
         ...
 

@@ -16,9 +16,10 @@ from underload.request.clock import Clock, VirtualClock, WallClock
 from underload.request.errors import InvalidRequest, OutOfBlocks, UnderloadError
 from underload.request.params import SamplingParams
 from underload.request.records import StepRecord, Timeline
-from underload.request.sequence import BlockTable, FinishReason, Request, Sequence, SequenceState
+from underload.request.sequence import MAX_ID, BlockTable, FinishReason, Request, Sequence, SequenceState
 
 __all__ = [
+    "MAX_ID",
     "BlockTable",
     "Clock",
     "FinishReason",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import index
 from typing import Any
 
 from underload.request.errors import InvalidRequest
 from underload.request.params import SamplingParams
 from underload.request.records import Timeline
+
+MAX_ID = 2**63 - 1  # ids are kept in 64 bits, with their sign
 
 
 class FinishReason(StrEnum):
@@ -81,6 +84,7 @@ class Sequence:
     host_tokens: int = 0
     preemptions: int = 0
     last_turn: int = -1  # when it was part of a plan last, counted in turns of all sequences
+    max_len: int = 0  # tokens it has at most, prompt and output, once a scheduler has taken it
 
     @property
     def output_ids(self) -> list[int]:
@@ -101,7 +105,8 @@ class Request:
     The prompt is computed once: the first sequence runs, and the others fork from it when it is done (`forked`).
 
     Raises:
-        InvalidRequest: an empty prompt.
+        InvalidRequest: an empty prompt, one that is not token ids (whole numbers of 64 bits), or a salt or adapter that
+            is no text.
     """
 
     request_id: str
@@ -117,8 +122,22 @@ class Request:
     error: str | None = None  # what went wrong, when it failed
 
     def __post_init__(self) -> None:
+        name = self.request_id
+        try:
+            self.prompt_ids = list(map(index, self.prompt_ids))  # of an array, too; no float passes for an id
+        except TypeError as error:
+            raise InvalidRequest(
+                f"request {name!r}: a prompt is token ids, which are whole numbers: {error}"
+            ) from error
         if not self.prompt_ids:
-            raise InvalidRequest(f"request {self.request_id!r} has an empty prompt; give at least one token")
+            raise InvalidRequest(f"request {name!r} has an empty prompt; give at least one token")
+        least, most = min(self.prompt_ids), max(self.prompt_ids)
+        if least < -MAX_ID or most > MAX_ID:
+            wrong = least if least < -MAX_ID else most
+            raise InvalidRequest(f"request {name!r}: token ids are whole numbers of at most 64 bits, got {wrong}")
+        for field_name, value in (("salt", self.salt), ("adapter", self.adapter)):
+            if not isinstance(value, str):
+                raise InvalidRequest(f"request {name!r}: {field_name} must be a string, got {value!r}")
         if not self.sequences:
             self.sequences = [
                 Sequence(prompt_len=len(self.prompt_ids), tokens=list(self.prompt_ids), index=i)

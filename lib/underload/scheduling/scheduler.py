@@ -15,13 +15,17 @@ again (much of them may still be cached), or by copies that were put aside on th
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
+from math import inf
+from numbers import Integral
+from operator import index
 from typing import Any
 
 from underload.cache import BlockChain, HostPool
 from underload.request import (
+    MAX_ID,
     FinishReason,
     InvalidRequest,
     OutOfBlocks,
@@ -43,11 +47,13 @@ class Scheduler:
         max_model_len: tokens of one sequence, prompt and output; None leaves only the pool as the limit.
         preemption: "recompute", or "swap", which falls back to recompute when the host pool is full.
         host_pool: blocks on the host for "swap".
-        reserve: for a reserving pool: the tokens to reserve for a request's sequence.
+        reserve: for a reserving pool: the tokens to reserve for a request's sequence. One that outgrows them begins
+            again with a longer run.
         max_aborts: failed steps that a request may be part of; with one more it fails itself.
 
     Raises:
-        UnderloadError: a limit below 1, or a way of preempting that does not exist.
+        UnderloadError: a limit below 1 (`max_aborts`: below 0), a way of preempting that does not exist, or "swap"
+            without a host pool.
     """
 
     def __init__(
@@ -71,6 +77,10 @@ class Scheduler:
                 raise UnderloadError(f"{name} must be at least 1, got {value}")
         if preemption not in ("recompute", "swap"):
             raise UnderloadError(f"preemption must be 'recompute' or 'swap', got {preemption!r}")
+        if preemption == "swap" and host_pool is None:
+            raise UnderloadError("preemption='swap' needs a host_pool to swap to; HostPool(0) has room for nothing")
+        if max_aborts < 0:
+            raise UnderloadError(f"max_aborts must be at least 0, got {max_aborts}")
         self.pool = pool
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -96,12 +106,15 @@ class Scheduler:
         """Refuse what could never be served; changes nothing.
 
         Raises:
-            InvalidRequest: the id is in use, the prompt leaves no room for a token, the request has more samples than
-                may run, or a sequence of it could outgrow the whole pool. Each names the value and the limit.
+            InvalidRequest: the id is in use, the request was served before, the prompt leaves no room for a token, the
+                request has more samples than may run, or a sequence of it could outgrow the whole pool. Each names the
+                value and the limit.
         """
         name, prompt = request.request_id, len(request.prompt_ids)
         if name in self.requests:
             raise InvalidRequest(f"request id {name!r} is in use; wait for it to finish, or choose another")
+        if request.cancelled or request.forked or any(one.finished or one.max_len for one in request.sequences):
+            raise InvalidRequest(f"request {name!r} was served or cancelled before; make a new one with its prompt")
         if self.max_model_len is not None and prompt >= self.max_model_len:
             raise InvalidRequest(
                 f"request {name!r}: a prompt of {prompt} tokens leaves no room for an answer within "
@@ -131,6 +144,7 @@ class Scheduler:
         self.check(request)
         self.requests[request.request_id] = request
         for sequence in request.sequences:
+            sequence.max_len = self._limit(request)
             self._order[sequence] = self._arrivals
             self._arrivals += 1
         self._wait(request.sequences[0])
@@ -164,24 +178,30 @@ class Scheduler:
         self._drop_leaving(now)
         plan = Plan(self._plans)
         budget = self.max_num_batched_tokens
-        preempted = False
+        before = len(self.running)
         for sequence in self._turns():
+            if not budget:
+                break
             if sequence.state is not SequenceState.RUNNING:
                 continue  # it made room for an earlier one, in this very loop
-            count = min(len(sequence.tokens) - sequence.num_scheduled, budget)
-            if count == 0 or (sequence.request is not None and sequence.request.cancelled):
-                continue  # all of it is in a plan, the budget is spent, or nobody wants it any more
-            before = len(self.running)
-            made = self._make_room(sequence, sequence.num_scheduled + count, plan)
-            preempted = preempted or len(self.running) < before
-            if made:
+            assert sequence.request is not None
+            count = len(sequence.tokens) - sequence.num_scheduled
+            if not count or sequence.request.cancelled:
+                continue  # all of it is in a plan, or nobody wants it any more
+            if count > budget:
+                count = budget
+            if self._make_room(sequence, sequence.num_scheduled + count, plan):
                 budget -= count
                 self._take(plan, sequence, count)
+        preempted = len(self.running) < before
         # Whoever was preempted just now is the first to wait, and would take back what it gave.
         while budget and self.waiting and not (preempted and plan.work):
-            if not (count := self._admit(self.waiting[0], budget, plan, now)):
+            if count := self._admit(self.waiting[0], budget, plan, now):
+                budget -= count
+            elif self.running:
                 break
-            budget -= count
+            else:
+                self._refuse(self.waiting[0], now)
         if not plan.work and not plan.swap_out:
             return Idle()
         self._plans += 1
@@ -209,7 +229,8 @@ class Scheduler:
                 self.pool.append(table, stop)
                 copies = self.pool.write(table, sequence.num_scheduled, stop)
             except OutOfBlocks:
-                victim = self._victim()
+                # What others give back does not lengthen a run.
+                victim = self._victim() if self._reserve is None else sequence
                 if victim is not None:
                     self._preempt(victim, plan)
                 if victim is None or victim is sequence:
@@ -224,8 +245,7 @@ class Scheduler:
         start, stop = sequence.num_scheduled, sequence.num_scheduled + count
         samples, last = 0, False
         if stop == len(sequence.tokens):
-            assert sequence.request is not None
-            samples, last = _width(sequence), stop + 1 >= self._limit(sequence.request)
+            samples, last = _width(sequence), stop + 1 >= sequence.max_len
         sequence.num_scheduled = stop
         sequence.last_turn = self._turns_taken
         self._turns_taken += 1
@@ -262,6 +282,18 @@ class Scheduler:
         self._take(plan, sequence, count)
         return count
 
+    def _refuse(self, sequence: Sequence, now: float) -> None:
+        """Fail the request of a sequence that finds no room although nobody holds a block; those behind it go on.
+        `check` cannot know where a pool rounds up, or is a reader's own."""
+        request = sequence.request
+        assert request is not None
+        request.error = (
+            f"its {len(sequence.tokens)} tokens find no room in the empty pool of {self.pool.num_blocks} blocks of "
+            f"{self.pool.block_size}; shorten it, reserve less, or make the pool larger"
+        )
+        self._let_go(request)
+        self._drop_leaving(now)
+
     # ---- preemption ----------------------------------------------------------------------------------------------
 
     def _victim(self) -> Sequence | None:
@@ -274,7 +306,8 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, plan: Plan) -> None:
         """Take all blocks of a running sequence; it goes back to its place among the waiting."""
         assert sequence.table is not None
-        if self.host_pool is not None:
+        # One that never ran holds what its prompt's first sample computed, and a reserving pool has yet to copy it.
+        if self.host_pool is not None and sequence.last_turn >= 0:
             # blocks:  [0, used) hold keys and values    [used, end) taken for tokens that are not computed yet
             used = -(-sequence.num_computed // sequence.table.block_size)
             if used and self.host_pool.num_free >= used:
@@ -290,7 +323,7 @@ class Scheduler:
 
     def _stop(self, sequence: Sequence) -> None:
         """A running sequence gives up its slot and its blocks."""
-        self.running.remove(sequence)
+        self._leave(self.running, sequence)
         self._slots -= _width(sequence)
         self.pool.free(sequence.table)
         sequence.table = None
@@ -309,6 +342,12 @@ class Scheduler:
     def _place(self, sequence: Sequence) -> int:
         return self._order[sequence]
 
+    def _leave(self, queue: list[Sequence], sequence: Sequence) -> None:
+        """Take a sequence out of a queue, if it is in it, without a walk through those before it."""
+        place = bisect_left(queue, self._order[sequence], key=self._place)
+        if place < len(queue) and queue[place] is sequence:
+            del queue[place]
+
     def _limit(self, request: Request) -> int:
         """Tokens that a sequence of the request has at most."""
         limit = len(request.prompt_ids) + request.params.max_tokens
@@ -325,9 +364,10 @@ class Scheduler:
         """The plan was executed: counters advance, tokens are appended, samples fork, the finished go.
 
         Raises:
-            UnderloadError: not the oldest plan in flight, or a result of another form; nothing has changed then.
+            UnderloadError: not the oldest plan in flight, another number of samples than the plan wants, what is no
+                token id, or a duration below 0 s or without end; nothing has changed then.
         """
-        self._check(plan, result)
+        self.check_result(plan, result)
         self._in_flight.popleft()
         for sequence in plan.admitted:
             self._drop_host(sequence)
@@ -342,12 +382,25 @@ class Scheduler:
             self._append(sequence, sampled[0], now)
         self._drop_leaving(now)
 
-    def _check(self, plan: Plan, result: StepResult) -> None:
+    def check_result(self, plan: Plan, result: StepResult) -> None:
+        """Refuse a result that cannot be committed; changes nothing.
+
+        Raises:
+            UnderloadError: as `commit` says.
+        """
         if not self._in_flight or self._in_flight[0] is not plan:
             raise UnderloadError(f"plan {plan.number} is not the oldest in flight; commit plans once, and in order")
         got, wanted = [len(sampled) for sampled in result.sampled], [work.samples for work in plan.work]
         if got != wanted:
             raise UnderloadError(f"plan {plan.number} wants {wanted} samples for its works, and the result has {got}")
+        for draws in result.sampled:
+            for sampled in draws:
+                if not (type(sampled.token_id) is int and -MAX_ID <= sampled.token_id <= MAX_ID):
+                    _require_id(sampled.token_id, plan)
+        if result.duration is not None and not 0 <= result.duration < inf:
+            raise UnderloadError(
+                f"plan {plan.number} took {result.duration} s, by its result; a step takes 0 s or more"
+            )
 
     def _fork(self, first: Sequence, draws: list[Sampled], now: float) -> None:
         """The other samples of a prompt go on from its blocks. Where these cannot be shared, they compute it again."""
@@ -377,12 +430,12 @@ class Scheduler:
             request.error = sampled.error
             self._finish(sequence, FinishReason.ERROR, now)
             return
-        sequence.tokens.append(sampled.token_id)
+        sequence.tokens.append(index(sampled.token_id))
         if sequence.index == 0:
             request.timeline.token_times.append(now)
         if sampled.finish_reason is not None:
             self._finish(sequence, sampled.finish_reason, now)
-        elif len(sequence.tokens) >= self._limit(request):
+        elif len(sequence.tokens) >= sequence.max_len:
             self._finish(sequence, FinishReason.LENGTH, now)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
@@ -390,15 +443,18 @@ class Scheduler:
         assert request is not None
         if sequence.state is SequenceState.RUNNING:
             self._stop(sequence)
-        elif sequence in self.waiting:
-            self.waiting.remove(sequence)
+        else:
+            self._leave(self.waiting, sequence)
         self._drop_host(sequence)
         sequence.state = SequenceState.FINISHED
         sequence.finish_reason = reason
         del self._order[sequence]
         if request.finished:
             request.timeline.finished = now
-            request.timeline.finish_reason = str(request.sequences[0].finish_reason)
+            reasons = [one.finish_reason for one in request.sequences]
+            # A request with a sample that failed is no success, whatever the others said.
+            worst = next((r for r in (FinishReason.ERROR, FinishReason.CANCELLED) if r in reasons), reasons[0])
+            request.timeline.finish_reason = str(worst)
             del self.requests[request.request_id]
             self._finished.append(request)
 
@@ -459,6 +515,12 @@ class Scheduler:
             self._wait(sequence)
         for sequence in plan.left:
             self._drop_host(sequence)
+
+
+def _require_id(token_id: object, plan: Plan) -> None:
+    """An id may be any whole number of 64 bits, an array's for one."""
+    if not isinstance(token_id, Integral) or not -MAX_ID <= int(token_id) <= MAX_ID:
+        raise UnderloadError(f"plan {plan.number} drew {token_id!r}; a token id is a whole number of at most 64 bits")
 
 
 def _width(sequence: Sequence) -> int:

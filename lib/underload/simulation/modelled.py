@@ -24,7 +24,7 @@ class CostModelExecutor:
         seed: of the ids.
 
     Raises:
-        UnderloadError: an answer without a token.
+        UnderloadError: an answer without a token, or a vocabulary without one.
     """
 
     max_model_len: int | None = None
@@ -40,8 +40,10 @@ class CostModelExecutor:
         self.step_time = step_time
         self.vocabulary = vocabulary
         self.seed = seed
-        self._keys: dict[str, int] = {}
+        self._answers: dict[Request, tuple[int, int]] = {}  # of live requests: key of the ids, tokens of the answer
         self._output_tokens = dict(output_tokens or {})
+        if vocabulary < 1:
+            raise UnderloadError(f"a vocabulary has at least 1 token, got {vocabulary}")
         if short := [name for name, tokens in self._output_tokens.items() if tokens < 1]:
             raise UnderloadError(
                 f"request {short[0]!r} answers with {self._output_tokens[short[0]]} tokens; every answer has at least 1"
@@ -56,25 +58,27 @@ class CostModelExecutor:
         return StepResult(sampled, duration=self.step_time(plan))
 
     def release(self, request: Request) -> None:
-        self._keys.pop(request.request_id, None)
+        self._answers.pop(request, None)
 
     def _sample(self, sequence: Sequence, samples: int) -> list[Sampled]:
         if not samples:
             return []
         request = sequence.request
         assert request is not None
+        key, most = self._answers.get(request) or self._answer(request)
         position = len(sequence.tokens) - sequence.prompt_len
-        last = position + 1 >= self._output_tokens.get(request.request_id, request.params.max_tokens)
-        key = self._keys.get(request.request_id)
-        if key is None:
-            key = self._keys[request.request_id] = hash_of(self.seed, request.request_id)
+        reason = FinishReason.STOP if position + 1 >= most else None
         return [
-            Sampled(
-                mix64(key ^ mix64((sequence.index + k) << 40 | position)) % self.vocabulary,
-                FinishReason.STOP if last and position + 1 < request.params.max_tokens else None,
-            )
+            Sampled(mix64(key ^ mix64((sequence.index + k) << 40 | position)) % self.vocabulary, reason)
             for k in range(samples)
         ]
+
+    def _answer(self, request: Request) -> tuple[int, int]:
+        name, most = request.request_id, request.params.max_tokens
+        tokens = self._output_tokens.get(name, most)
+        # An answer that is cut off has not stopped, and only the scheduler knows of the limit.
+        answer = self._answers[request] = (hash_of(self.seed, name), tokens if tokens < most else most + 1)
+        return answer
 
 
 def mix64(x: int) -> int:
@@ -89,7 +93,7 @@ def mix64(x: int) -> int:
 def hash_of(seed: int, name: str) -> int:
     """A 64-bit number of a seed and a name, the same in every process."""
     value = mix64(seed & _MASK)
-    data = name.encode()
+    data = name.encode("utf-8", "surrogatepass")
     for start in range(0, len(data), 8):
         value = mix64(value ^ int.from_bytes(data[start : start + 8], "little"))
     return mix64(value ^ len(data))
