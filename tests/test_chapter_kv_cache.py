@@ -74,6 +74,7 @@ def test_the_first_answer() -> None:
     token, wrong = 2 * 40 * 8 * 128 * 2, 2 * 40 * 64 * 128 * 2
     assert (token, wrong) == (163_840, 1_310_720)
     assert (int(30e9 / (4000 * token)), int(30e9 / (4000 * wrong))) == (45, 5)
+    assert 1024 * token / 1e6 == pytest.approx(168, abs=0.5) and int(30e9 / (1024 * token)) == 178
     assert 4000 * token / 1e6 == pytest.approx(655, abs=0.5) and 4000 * wrong / 1e9 == pytest.approx(5.24, abs=0.005)
 
 

@@ -280,10 +280,10 @@ def waste_bars(
             pen.text(x + 19, y + 11, words, size="small", look="quiet")
             x += width
         if cited:
-            if x + text_width(cited_from, 11.5) + 20 > pen.width:
+            if x + text_width(f"stored, {cited_from}", 11.5) + 20 > pen.width:
                 x, y = 1.0, y + 21
             _pointer(pen, x + 6, y + 12)
-            pen.text(x + 19, y + 11, cited_from, size="small", look="quiet")
+            pen.text(x + 19, y + 11, f"stored, {cited_from}", size="small", look="quiet")
         y += 36
         left = 0.0 if pen.narrow else 152.0
         room = pen.width - left - 2
