@@ -1,6 +1,6 @@
 """Conversations on the real decoder with pools of several sizes: the measurement behind "Sharing, and running out".
 
-    python tests/benchmarks/sharing.py --out chapters/data/sharing.json                     about a quarter of an hour
+    python tests/benchmarks/sharing.py --out chapters/data/sharing.json                     about ten minutes
     python tests/benchmarks/sharing.py --out chapters/data/sharing.json --only blocks-300   one run of it again
     python tests/benchmarks/sharing.py --quick                    under a minute; stores nothing
 
@@ -39,7 +39,7 @@ LOAD = {"turns": 6, "system": 64, "message": 40, "answer": 24, "think": 4.0, "bl
 BLOCKS = (100, 200, 300, 600)
 MANY = 1000  # a pool that never has to forget
 RATES = (1,)
-SECONDS = 90.0  # in which conversations begin
+SECONDS = 70.0  # in which conversations begin
 WARMUP = 25.0  # s, in which there are fewer conversations than later
 RUNS = [*(f"rate-{rate}-{on}" for rate in RATES for on in ("on", "off")), *(f"blocks-{blocks}" for blocks in BLOCKS)]
 
