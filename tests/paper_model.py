@@ -9,10 +9,12 @@ that of the same request alone.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
-from underload.request import FinishReason, Request, SamplingParams, Timeline
-from underload.scheduling import Plan, Sampled, StepResult
+from underload.cache import BlockPool
+from underload.request import FinishReason, Request, SamplingParams, SequenceState, Timeline
+from underload.scheduling import Plan, Sampled, Scheduler, StepResult
 
 VOCABULARY = 40
 END = 0
@@ -124,3 +126,32 @@ class Faults:
             self.left = None if self.left is None else self.left - 1
             self.raised.append(point)
             raise Injected(point)
+
+
+def check_books(scheduler: Scheduler, in_flight: Iterable[Plan] = ()) -> None:
+    """What holds after every call, whatever happened before: who has which block, slot and place."""
+    pool, running, waiting = scheduler.pool, scheduler.running, scheduler.waiting
+    assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
+    assert {id(table) for table in pool.tables} == {id(one.table) for one in running}
+    held = Counter(block for one in running for block in one.table.blocks)
+    if isinstance(pool, BlockPool):
+        assert [state.ref_count for state in pool.snapshot()] == [held[block] for block in range(pool.num_blocks)]
+    else:
+        assert max(held.values(), default=1) == 1
+    places = [scheduler._order[one] for one in running], [scheduler._order[one] for one in waiting]
+    assert all(order == sorted(set(order)) for order in places)
+    for one in running:
+        assert one.state is SequenceState.RUNNING and one.num_scheduled <= one.table.capacity
+        assert 0 <= one.num_computed <= one.num_scheduled <= len(one.tokens) <= one.max_len
+    for one in waiting:
+        assert one.state is SequenceState.WAITING and one.table is None and one.num_scheduled == one.num_computed == 0
+    slots = sum(1 if one.request.forked else len(one.request.sequences) for one in running)
+    assert slots == scheduler._slots <= scheduler.max_num_seqs
+    away = [block for one in [*running, *waiting] for block in one.host_blocks]
+    if scheduler.host_pool is not None:
+        assert len(away) == len(set(away)) == scheduler.host_pool.num_used
+    else:
+        assert not away
+    for plan in in_flight:
+        assert plan.num_tokens + len(plan.swap_out) > 0 and plan.num_tokens <= scheduler.max_num_batched_tokens
+        assert all(work.sequence.table is not None for work in plan.work)

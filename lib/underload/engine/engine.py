@@ -67,7 +67,9 @@ class Engine:
     def cancel(self, request_id: str) -> bool:
         """Let a request go; whether there was one. Its blocks are free after at most one more step."""
         if (coming := self._coming.pop(request_id, None)) is not None:
-            self.scheduler.add(coming)
+            # It came and went now: no timeline ends before it begins.
+            coming.timeline.arrival = coming.timeline.sent = self.clock.now()
+            self._queue(coming)
         return self.scheduler.cancel(request_id)
 
     def run(self) -> list[Request]:

@@ -14,8 +14,8 @@ def serve(engine: Engine, planned: Iterable[Planned], ids: PromptIds) -> list[Re
     """Send each request of a plan when it is due, and step the engine until all are finished.
 
     Time 0 of the plan is now. A turn of a conversation that has a think time arrives that long after the answer before
-    it, and its prompt holds what was really answered. A tenant's name is the salt of its requests: tenants share no
-    cache. A request's id is its number in the plan.
+    it, and its prompt holds what was really answered; where the plan has no turn before it, it comes at its own time. A
+    tenant's name is the salt of its requests: tenants share no cache. A request's id is its number in the plan.
 
     Args:
         ids: makes the prompts, and is told the answers.
@@ -35,8 +35,12 @@ def serve(engine: Engine, planned: Iterable[Planned], ids: PromptIds) -> list[Re
         sent[name] = request
         engine.add(Request(name, ids(request), request.params, Timeline(arrival), salt=request.tenant))
 
+    begun: set[tuple[str, str]] = set()
     for request in planned:
-        if request.session is not None and request.think is not None and request.turn:
+        follows = request.think is not None and request.turn and (request.tenant, request.session) in begun
+        if request.session is not None:
+            begun.add((request.tenant, request.session))
+        if request.session is not None and follows:
             later.setdefault((request.tenant, request.session), deque()).append(request)
         else:
             send(request, start + request.arrival)

@@ -1,0 +1,173 @@
+"""The scheduler under random programs of calls: what is answered is what each request says alone (`paper_model`)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from paper_model import Injected, PaperExecutor, alone, check_books, request
+
+import underload.scheduling.scheduler as module
+from underload.cache import BlockChain, BlockPool, HostPool, ReservingPool, block_digest
+from underload.request import InvalidRequest, Request, UnderloadError
+from underload.scheduling import Plan, Scheduler, StepResult
+
+SHARED = [7, 3, 9, 1, 4, 4, 2, 8, 30, 31, 32, 33]
+
+
+def always_seven(parent: bytes, content: bytes) -> bytes:
+    """A name that says nothing: only what confirms a hit keeps texts apart."""
+    return b"7"
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Requests come and go while up to three plans are in flight; the oldest is committed, or any aborted."""
+
+    @initialize(
+        num_blocks=st.integers(2, 14),
+        size=st.integers(1, 8),
+        pool=st.sampled_from(("paged", "paged", "uncached", "buddy", "first-fit")),
+        reserved=st.sampled_from((0.0, 0.5, 1.0)),
+        host=st.sampled_from((None, 0, 1, 3, 20)),
+        seqs=st.sampled_from((1, 2, 5, 16)),
+        tokens=st.sampled_from((1, 3, 9, 64)),
+        aborts=st.sampled_from((0, 2, 1000)),
+        digest=st.sampled_from((block_digest, block_digest, always_seven)),
+    )
+    def make(self, num_blocks, size, pool, reserved, host, seqs, tokens, aborts, digest):
+        module.BlockChain = partial(BlockChain, digest=digest)
+        if pool in ("buddy", "first-fit"):
+            blocks = ReservingPool(num_blocks, size, placement=pool)
+            reserve = lambda one: len(one.prompt_ids) + int(reserved * (one.params.max_tokens - 1))  # noqa: E731
+        else:
+            blocks, reserve = BlockPool(num_blocks, size, prefix_caching=pool == "paged"), None
+        self.scheduler = Scheduler(
+            blocks,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=tokens,
+            max_aborts=aborts,
+            reserve=reserve,
+            preemption="recompute" if host is None else "swap",
+            host_pool=None if host is None else HostPool(host),
+        )
+        self.executor = PaperExecutor(num_blocks, size, host or 0)
+        self.in_flight: list[Plan] = []
+        self.taken: list[Request] = []
+        self.ended: list[Request] = []
+
+    @rule(
+        common=st.integers(0, 12),
+        rest=st.lists(st.integers(1, 9), min_size=1, max_size=9),
+        answer=st.integers(1, 24),
+        n=st.sampled_from((1, 1, 2, 3)),
+        salt=st.sampled_from(("", "", "x")),
+    )
+    def add(self, common, rest, answer, n, salt):
+        one = request(str(len(self.taken)), SHARED[:common] + rest, answer, n=n, salt=salt)
+        try:
+            self.scheduler.add(one)
+        except InvalidRequest:
+            assert n > self.scheduler.max_num_seqs or (
+                common + len(rest) + answer - 1 > self.scheduler.pool.num_blocks * self.scheduler.pool.block_size
+            )
+        else:
+            self.taken.append(one)
+
+    @precondition(lambda self: len(self.in_flight) < 3)
+    @rule()
+    def prepare(self):
+        plan = self.scheduler.schedule(0.0)
+        if isinstance(plan, Plan):
+            self.in_flight.append(plan)
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def commit(self):
+        plan = self.in_flight.pop(0)
+        self.scheduler.commit(plan, self.executor.execute(plan), 0.0)
+
+    @precondition(lambda self: len(self.in_flight) < 3)
+    @rule(times=st.integers(1, 6))
+    def run(self, times):
+        for _ in range(times):
+            self.prepare()
+            if self.in_flight:
+                self.commit()
+
+    @precondition(lambda self: self.in_flight)
+    @rule(place=st.integers(0, 2))
+    def abort(self, place):
+        place %= len(self.in_flight)
+        self.scheduler.abort(self.in_flight[place], Injected("before it ran"), 0.0)
+        del self.in_flight[place:]
+
+    @precondition(lambda self: self.in_flight)
+    @rule(survives=st.integers(0, 12))
+    def fail(self, survives):
+        """The oldest is carried out in part."""
+        left = iter(range(survives))
+
+        def fault(point):
+            if next(left, None) is None:
+                raise Injected(point)
+
+        self.executor._fault = fault
+        try:
+            result = self.executor.execute(self.in_flight[0])
+        except Injected as error:
+            self.scheduler.abort(self.in_flight[0], error, 0.0)
+            self.in_flight.clear()
+        else:
+            self.scheduler.commit(self.in_flight.pop(0), result, 0.0)
+        self.executor._fault = lambda point: None
+
+    @precondition(lambda self: self.taken)
+    @rule(place=st.integers(0, 99))
+    def cancel(self, place):
+        self.scheduler.cancel(self.taken[place % len(self.taken)].request_id)
+
+    @precondition(lambda self: self.ended)
+    @rule(place=st.integers(0, 99))
+    def add_again(self, place):
+        with pytest.raises(InvalidRequest, match="served or cancelled before"):
+            self.scheduler.add(self.ended[place % len(self.ended)])
+
+    @precondition(lambda self: len(self.in_flight) > 1)
+    @rule()
+    def commit_out_of_order(self):
+        with pytest.raises(UnderloadError, match="not the oldest"):
+            self.scheduler.commit(self.in_flight[1], StepResult([]), 0.0)
+
+    @invariant()
+    def holds(self):
+        if not hasattr(self, "scheduler"):
+            return
+        check_books(self.scheduler, self.in_flight)
+        for one in self.scheduler.take_finished():
+            assert one.finished and one not in self.ended
+            self.ended.append(one)
+            for sequence in one.sequences:
+                words = alone(one.prompt_ids, one.params.max_tokens, sequence.index, one.salt)
+                said = sequence.output_ids
+                assert said == (words[: len(said)] if one.cancelled else words)
+
+    def teardown(self):
+        if not hasattr(self, "scheduler"):
+            return
+        steps = 0
+        while self.in_flight or not self.scheduler.idle:
+            if len(self.in_flight) < 3:
+                self.prepare()
+            if self.in_flight:
+                self.commit()
+            self.holds()
+            assert (steps := steps + 1) < 5000
+        module.BlockChain = BlockChain
+        assert len(self.ended) == len(self.taken) and self.scheduler.pool.num_used == 0
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=130, stateful_step_count=50, deadline=None, derandomize=True)
+TestSchedulerMachine = SchedulerMachine.TestCase
