@@ -40,6 +40,7 @@ from underload.labs.answers import check_guess as check_guess
 Array = NDArray[Any]
 State = tuple[float, float, Array]
 
+_LETTERS = "ABCDEFGH"  # sequences in a picture
 _CLOSE = 1e-5  # of the largest number that is wanted: an answer may compute in float32
 
 
@@ -454,8 +455,10 @@ def check_attend(attend: Callable[..., Any], given: One) -> None:
             else ""
         )
     )
-    mixed = np.exp(scores - scores.max()) @ given.values
-    slips = {"not divided by the sum of the weights": mixed}
+    undivided = "not divided by the sum of the weights"
+    slips = {undivided: np.exp(scores - scores.max()) @ given.values}
+    if steep < 700:
+        slips[f"{undivided}, nor the largest score taken off"] = np.exp(scores) @ given.values
     for words, factor in (
         ("the scores were not divided by the root of dim", math.sqrt(dim)),
         ("divided by dim, and not by its root", 1 / math.sqrt(dim)),
@@ -849,7 +852,8 @@ def _check_output(got: Any, given: Batch, what: str) -> None:
         f"{_said(wanted[token, head])}"
     )
     assert not np.isnan(found[token, head]).any(), (
-        f"{where}; NaN comes from a slot that nobody has written, as 0 · NaN is NaN: read none behind the context"
+        f"{where}; NaN comes from slots that nobody has written, and 0 · NaN is NaN: read what the table names, up to "
+        "the end of the context"
     )
     slip = next((words for words, value in _wrong_ways(given) if _same(found, value)), "")
     raise AssertionError(where + (f" ({slip})" if slip else ""))
@@ -1046,7 +1050,19 @@ def drawn_decode(
     """One new token each, for a kernel whose sizes are powers of two; scores are `steepness` times as large."""
     each = [(1, context) for context in contexts]
     given = batch(each, heads=group * kv_heads, kv_heads=kv_heads, seed=draw)
+    while not _telling(given):
+        given = batch(each, heads=group * kv_heads, kv_heads=kv_heads, seed=draw)
     return replace(given, q=given.q * steepness)
+
+
+def _telling(given: Batch) -> bool:
+    """Whether slips show: the first block is not block 0, and of several blocks a later one has the largest score."""
+    size = given.keys.shape[1]
+    for q, table, context in zip(given.q, given.block_tables, given.context_lens, strict=True):
+        scores = _right_gather(given.keys, table, context)[:, 0] @ q[0]
+        if context > size and scores[:size].max() > scores[size:].max():
+            return False
+    return bool(given.block_tables[0, 0] != 0)
 
 
 # ------------------------------------------------------------------ pictures
@@ -1078,25 +1094,25 @@ def draw_pool(
                     y,
                     cell - 2,
                     26,
-                    str(position) if position >= 0 else "",
+                    f"{_LETTERS[row]}{position}" if row >= 0 else "",
                     look=looks[row % len(looks)] if row >= 0 else "free",
                     dashed=row < 0,
                     solid=new and row >= 0,
                     small=True,
                 )
         rows = -(-blocks // columns)
-        text = "a number: the position; filled: written in this step; dashed: nobody's"
+        text = "sequence and position; filled: written in this step; dashed: nobody's"
         pen.text(4, 8 + rows * 34 + 14, text, size="small", look="quiet")
 
     order = sorted(where)
     said = "; ".join(
-        f"sequence {row}: {context} tokens in blocks {', '.join(str(one) for one in table if one >= 0)}"
+        f"sequence {_LETTERS[row]}: {context} tokens in blocks {', '.join(str(one) for one in table if one >= 0)}"
         for row, (table, context) in enumerate(zip(given.tables.tolist(), given.context_lens, strict=True))
     )
     alt = f"{blocks} blocks of {given.size} slots. {said}. Slots {', '.join(map(str, sorted(fresh)))} are written now."
     data = {
         "slot": order,
-        "sequence": [where[one][0] for one in order],
+        "sequence": [_LETTERS[where[one][0]] for one in order],
         "position": [where[one][1] for one in order],
         "written now": ["yes" if one in fresh else "" for one in order],
     }
@@ -1118,7 +1134,7 @@ def draw_growing(states: Sequence[State], given: One, size: int, *, name: str, c
     bottom.plot(count, outputs, **figures.look("simulation", linestyle="-"), label="by your part()")
     bottom.axhline(whole, **figures.look("prediction", marker=""), label="softmax of the whole")
     for axis in (top, bottom):
-        axis.legend()
+        axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     grown = 1 + sum(now > before for before, now in pairwise(largest))
     alt = (
         f"Above, {len(scores)} scores in blocks of {size} and the largest so far, which grows {grown} times, to "
