@@ -174,9 +174,8 @@ def block_pool(
                     y = (1 - (place + 1) * part, 1 - place * part)
                     bars.append(Bar(x, y, look=looks[who], label=who))
             elif state.place == "cached":
-                bars.append(
-                    Bar(x, (0, 1), look="queue", label=moment.writers[number].lower(), name="cached", faint=True)
-                )
+                wrote = moment.writers[number].lower()
+                bars.append(Bar(x, (0, 1), look="queue", label=wrote, name="cached"))
             else:
                 bars.append(Bar(x, (0, 0.06), look="free", name="free", faint=True))
         for who, (blocks, hashed) in moment.tables.items():
