@@ -155,6 +155,12 @@ def test_the_pieces_of_a_long_conversation() -> None:
     assert CHUNK == 256
 
 
+def test_the_intensity_of_a_latent_cache() -> None:
+    # Scores take all 512 + 64 values of a token's vector, the mix its first 512; 128 heads share them, of two bytes.
+    flops, stored = 128 * (2 * (512 + 64) + 2 * 512), 2 * (512 + 64)
+    assert round(flops / stored) == 242
+
+
 # ---- how slow it may be
 
 
@@ -181,6 +187,18 @@ def test_the_judgement_on_two_block_sizes(page: dict[str, Any]) -> None:
     )
     assert small[0] > 1.2 * small[1]
     assert large[0] < large[1]
+
+
+def test_the_answer_on_blocks_in_the_hosts_memory() -> None:
+    model, card = shape("llama-3-8b"), DEVICES["h100-sxm"]
+    assert (model.kv_bytes_per_token(2), card.bandwidth) == (131_072, 3.35e12)
+    assert round(model.weight_bytes(2) / 1e9) == 16
+    held = 32 * 8000 * 131_072
+    assert [round(x / 1e9, 2) for x in (held / 32, held, 2 * held)] == [1.05, 33.55, 67.11]
+    step = (16e9 + held) / card.bandwidth
+    assert (round(1e3 * step, 1), round(32 / step)) == (14.8, 2163)
+    fetched = 64 * 8000 * 131_072 / 2 / 50e9
+    assert (round(1e3 * fetched), round(64 / fetched)) == (671, 95)
 
 
 def test_the_answer_on_a_gathered_row() -> None:
