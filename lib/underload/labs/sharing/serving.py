@@ -321,15 +321,15 @@ def check_served(pool: Callable[[int, int], Any], draw: Generator) -> None:
     assert not mine.pool.num_used, f"all requests are answered, and {mine.pool.num_used} blocks are still used"
 
 
-def say(model: Any, prompts: Sequence[Sequence[int]], pool: Any, tokens: int = 20) -> list[Request]:
-    """Have pocket answer one prompt after the other, greedily, with its keys and values in this pool's blocks.
+def say(executor: Any, prompts: Sequence[Sequence[int]], pool: Any, tokens: int = 20) -> list[Request]:
+    """Have a decoder answer one prompt after the other, greedily, with its keys and values in this pool's blocks.
 
     The prompts are sent one by one, so that each finds what those before it have left.
-    """
-    from underload.decoder import DecoderExecutor
 
-    executor = DecoderExecutor(model, pool.num_blocks, pool.block_size)
-    engine = Engine(Scheduler(pool, max_model_len=model.shape.max_positions), executor)
+    Args:
+        executor: a `DecoderExecutor` with as many blocks as the pool has, and of its size.
+    """
+    engine = _engine(executor, pool)
     answered = []
     for place, prompt in enumerate(prompts):
         params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
@@ -344,16 +344,17 @@ def say(model: Any, prompts: Sequence[Sequence[int]], pool: Any, tokens: int = 2
 
 
 def together(
-    model: Any, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], pool: Any
+    executor: Any, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], pool: Any
 ) -> tuple[list[list[list[int]]], Engine]:
-    """Have pocket answer all prompts at once: the ids of each sample of each, and the engine that ran them."""
-    from underload.decoder import DecoderExecutor
-
-    executor = DecoderExecutor(model, pool.num_blocks, pool.block_size)
-    engine = Engine(Scheduler(pool, max_model_len=model.shape.max_positions), executor)
+    """Have a decoder answer all prompts at once: the ids of each sample of each, and the engine that ran them."""
+    engine = _engine(executor, pool)
     requests = []
     for place, (prompt, wishes) in enumerate(zip(prompts, params)):
         requests.append(Request(f"prompt {place}", list(prompt), wishes, Timeline(engine.clock.now())))
         engine.add(requests[-1])
     engine.run()
     return [[one.output_ids for one in request.sequences] for request in requests], engine
+
+
+def _engine(executor: Any, pool: Any) -> Engine:
+    return Engine(Scheduler(pool, max_model_len=executor.model.shape.max_positions), executor)
