@@ -55,6 +55,8 @@ class PaperExecutor:
     """Runs plans on fingerprints, and compares all that a work reads with what it should be.
 
     fault: called at each point where something could fail, with the point's name; it may raise.
+    wrong: what was found in a wrong place. An engine takes what is raised for a failed step and tries again, so a test
+        asks here.
     """
 
     max_model_len: int | None = None
@@ -67,6 +69,7 @@ class PaperExecutor:
         self.host: list[list[int | None]] = [[None] * block_size for _ in range(host_blocks)]
         self.plans: list[Plan] = []
         self.released: list[str] = []
+        self.wrong: list[str] = []
         self.computed = 0
         self._fault = fault or (lambda point: None)
 
@@ -89,9 +92,10 @@ class PaperExecutor:
             sequence, owner = work.sequence, work.sequence.request
             assert owner is not None and sequence.table is not None and work.start < work.stop
             for position in range(work.start):
-                assert self._slot(sequence.table.slot(position)) == fingerprint(
-                    sequence.tokens[: position + 1], owner.salt
-                ), f"{owner.request_id}/{sequence.index}: position {position} holds another text's keys and values"
+                found, right = sequence.table.slot(position), fingerprint(sequence.tokens[: position + 1], owner.salt)
+                if self._slot(found) != right:
+                    self.wrong.append(f"{owner.request_id}/{sequence.index}: position {position} holds another text")
+                    raise AssertionError(self.wrong[-1])
             value = fingerprint(sequence.tokens[: work.start], owner.salt)
             for position in range(work.start, work.stop):
                 value = hash((value, sequence.tokens[position]))

@@ -45,6 +45,7 @@ def said(one: Request) -> list[int]:
 def run_checked(engine: Engine, most: int = 5000) -> list[Request]:
     for _ in range(most):
         if not engine.step():
+            assert not engine.executor.wrong
             return engine.finished
         check_books(engine.scheduler)
     raise AssertionError(f"still at work after {most} steps")
@@ -136,13 +137,13 @@ def test_who_finds_no_room_in_an_empty_pool_fails_by_name_and_those_behind_go_on
 
 
 def test_a_run_that_is_outgrown_begins_again_longer_and_disturbs_nobody():
-    engine = engine_of(ReservingPool(64, BLOCK), reserve=lambda one: 8)
-    prompt = next([token] for token in range(1, 99) if len(alone([token], 20)) == 20)
-    several = [request("long", prompt, max_tokens=20), *(request(str(i), [i], max_tokens=7) for i in (3, 5))]
+    engine = engine_of(ReservingPool(64, BLOCK), reserve=lambda one: 8 if one.request_id == "outgrows" else 21)
+    prompts = [[token] for token in range(1, 99) if len(alone([token], 20)) == 20][:3]
+    several = [request(name, prompt, max_tokens=20) for name, prompt in zip(("outgrows", "fits", "fits too"), prompts)]
     for one in several:
         engine.add(one)
     run_checked(engine)
-    assert said(several[0]) == alone(prompt, 20)
+    assert [said(one) for one in several] == [alone(prompt, 20) for prompt in prompts]
     assert [one.timeline.preemptions > 0 for one in several] == [True, False, False]
 
 

@@ -30,7 +30,7 @@ def said(one) -> list[list[int]]:
 def at_rest(engine: Engine) -> None:
     """Nobody is served, so nothing is held."""
     pool = engine.scheduler.pool
-    assert engine.scheduler.idle and pool.num_used == 0
+    assert engine.scheduler.idle and pool.num_used == 0 and not engine.executor.wrong
     assert pool.num_free + pool.num_cached == pool.num_blocks
     if engine.scheduler.host_pool is not None:
         assert engine.scheduler.host_pool.num_free == engine.scheduler.host_pool.num_blocks

@@ -15,6 +15,7 @@ from underload.cache import BlockChain, BlockPool, HostPool, ReservingPool, bloc
 from underload.request import InvalidRequest, Request, UnderloadError
 from underload.scheduling import Plan, Scheduler, StepResult
 
+SALTS = st.sampled_from(("", "", "x"))
 SHARED = [7, 3, 9, 1, 4, 4, 2, 8, 30, 31, 32, 33]
 
 
@@ -27,13 +28,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Requests come and go while up to three plans are in flight; the oldest is committed, or any aborted."""
 
     @initialize(
-        num_blocks=st.integers(2, 14),
-        size=st.integers(1, 8),
+        num_blocks=st.integers(3, 12),
+        size=st.integers(1, 5),
         pool=st.sampled_from(("paged", "paged", "uncached", "buddy", "first-fit")),
         reserved=st.sampled_from((0.0, 0.5, 1.0)),
         host=st.sampled_from((None, 0, 1, 3, 20)),
-        seqs=st.sampled_from((1, 2, 5, 16)),
-        tokens=st.sampled_from((1, 3, 9, 64)),
+        seqs=st.sampled_from((1, 4, 16)),
+        tokens=st.sampled_from((1, 5, 64)),
         aborts=st.sampled_from((0, 2, 1000)),
         digest=st.sampled_from((block_digest, block_digest, always_seven)),
     )
@@ -59,47 +60,45 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ended: list[Request] = []
 
     @rule(
-        common=st.integers(0, 12),
-        rest=st.lists(st.integers(1, 9), min_size=1, max_size=9),
-        answer=st.integers(1, 24),
-        n=st.sampled_from((1, 1, 2, 3)),
-        salt=st.sampled_from(("", "", "x")),
+        several=st.lists(
+            st.tuples(st.integers(0, 12), st.integers(1, 9), st.integers(3, 24), st.sampled_from((1, 1, 2, 3)), SALTS),
+            min_size=1,
+            max_size=5,
+        )
     )
-    def add(self, common, rest, answer, n, salt):
-        one = request(str(len(self.taken)), SHARED[:common] + rest, answer, n=n, salt=salt)
-        try:
-            self.scheduler.add(one)
-        except InvalidRequest:
-            assert n > self.scheduler.max_num_seqs or (
-                common + len(rest) + answer - 1 > self.scheduler.pool.num_blocks * self.scheduler.pool.block_size
-            )
-        else:
-            self.taken.append(one)
+    def add(self, several):
+        for common, rest, answer, n, salt in several:
+            name = str(len(self.taken))
+            one = request(name, SHARED[:common] + [len(self.taken) + 1] * rest, answer, n=n, salt=salt)
+            try:
+                self.scheduler.add(one)
+            except InvalidRequest:
+                pool = self.scheduler.pool
+                most = pool.num_blocks * pool.block_size
+                assert n > self.scheduler.max_num_seqs or common + rest + answer - 1 > most
+            else:
+                self.taken.append(one)
 
-    @precondition(lambda self: len(self.in_flight) < 3)
-    @rule()
-    def prepare(self):
-        plan = self.scheduler.schedule(0.0)
-        if isinstance(plan, Plan):
-            self.in_flight.append(plan)
-
-    @precondition(lambda self: self.in_flight)
-    @rule()
-    def commit(self):
-        plan = self.in_flight.pop(0)
-        self.scheduler.commit(plan, self.executor.execute(plan), 0.0)
-
-    @precondition(lambda self: len(self.in_flight) < 3)
-    @rule(times=st.integers(1, 6))
-    def run(self, times):
+    @precondition(lambda self: not self.scheduler.idle)
+    @rule(ahead=st.integers(1, 3), times=st.integers(1, 9))
+    def go_on(self, ahead, times):
         for _ in range(times):
-            self.prepare()
+            while len(self.in_flight) < ahead and isinstance(plan := self.scheduler.schedule(0.0), Plan):
+                self.in_flight.append(plan)
+            self.holds()
             if self.in_flight:
-                self.commit()
+                plan = self.in_flight.pop(0)
+                self.scheduler.commit(plan, self.executor.execute(plan), 0.0)
+                self.holds()
 
-    @precondition(lambda self: self.in_flight)
-    @rule(place=st.integers(0, 2))
-    def abort(self, place):
+    @precondition(lambda self: not self.scheduler.idle)
+    @rule(ahead=st.integers(1, 3), place=st.integers(0, 2))
+    def abort(self, ahead, place):
+        while len(self.in_flight) < ahead and isinstance(plan := self.scheduler.schedule(0.0), Plan):
+            self.in_flight.append(plan)
+        if not self.in_flight:
+            return
+        self.holds()
         place %= len(self.in_flight)
         self.scheduler.abort(self.in_flight[place], Injected("before it ran"), 0.0)
         del self.in_flight[place:]
@@ -125,9 +124,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.executor._fault = lambda point: None
 
     @precondition(lambda self: self.taken)
-    @rule(place=st.integers(0, 99))
-    def cancel(self, place):
-        self.scheduler.cancel(self.taken[place % len(self.taken)].request_id)
+    @rule(place=st.integers(0, 99), often=st.integers(0, 2))
+    def cancel(self, place, often):
+        if not often:
+            self.scheduler.cancel(self.taken[place % len(self.taken)].request_id)
 
     @precondition(lambda self: self.ended)
     @rule(place=st.integers(0, 99))
@@ -159,15 +159,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         steps = 0
         while self.in_flight or not self.scheduler.idle:
-            if len(self.in_flight) < 3:
-                self.prepare()
-            if self.in_flight:
-                self.commit()
-            self.holds()
+            self.go_on(2, 1)
             assert (steps := steps + 1) < 5000
         module.BlockChain = BlockChain
         assert len(self.ended) == len(self.taken) and self.scheduler.pool.num_used == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=130, stateful_step_count=50, deadline=None, derandomize=True)
+SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
 TestSchedulerMachine = SchedulerMachine.TestCase
