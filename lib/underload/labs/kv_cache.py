@@ -3,6 +3,7 @@
     Sizes, sizes                 what of a model decides how large its cache is
     Job, trace, your_trace       requests as an allocator sees them
     replay, Replay               a trace run through one memory, step by step
+    run, with_yours, account_by  the same by an allocator and an account of a student's, or the library's
     bytes_per_token, fits, FirstFit, Buddy, Blocks, divide, expected_waste, best_block
                                  earlier answers, for the tasks that start from one
     drawn_*                      inputs for checks that must not be known beforehand
@@ -14,8 +15,11 @@ A slot is room for the keys and values of one token. A step stores one more toke
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -127,6 +131,9 @@ def check_fits(
         "the weights take room too": math.floor(memory * usable / each),
         "all of the memory was used; only a part is usable": max(
             0, math.floor((memory - model.num_parameters * width) / each)
+        ),
+        "the usable part was taken of what the weights leave, not of the memory": max(
+            0, math.floor((memory - model.num_parameters * width) * usable / each)
         ),
         "the weights were counted in bytes of 1": max(0, math.floor((memory * usable - model.num_parameters) / each)),
         "a part of a sequence is no sequence": room / each,
@@ -339,7 +346,12 @@ def replay(
 
     Raises:
         AssertionError: nothing runs, and the next one is refused.
+        TypeError: blocks without a `block_size`, or runs with one.
     """
+    if block_size is None and not hasattr(memory, "take") and hasattr(memory, "allocate"):
+        raise TypeError("this memory gives out blocks: write replay(…, block_size=16) with the size that it has")
+    if block_size is not None and not hasattr(memory, "allocate") and hasattr(memory, "take"):
+        raise TypeError(f"this memory gives out runs: write replay(…) without block_size={block_size}")
     place: Any = _Runs(memory) if block_size is None else _Tables(memory, block_size)
     split = divide or _right_divide
     result = Replay(place.slots, block_size)
@@ -411,6 +423,7 @@ def run(
 
     Args:
         shape_of: what the allocator is made with: slots, or blocks and block size.
+        divide: as of `replay`.
     """
     block_size = shape_of[1] if len(shape_of) > 1 else None
     return with_yours(
@@ -424,13 +437,60 @@ def with_yours(
     """What `use` makes of an allocator of yours, or of the library's where yours does not work, which it says."""
     name = getattr(yours, "__name__", "your allocator")
     try:
-        return use(yours(*shape_of))
+        with _few_lines():
+            return use(yours(*shape_of))
     except NotImplementedError:
         why = f"{name} is not written yet"
     except Exception as error:  # whatever a student's code raises; the check's card says in which line
         why = f"{name} raised {type(error).__name__}: {error}"
     print(f"{why}: the library's was taken in its place")
-    return use(library(*shape_of))
+    with _few_lines():
+        return use(library(*shape_of))
+
+
+@contextlib.contextmanager
+def _few_lines(most: int = 8) -> Iterator[None]:
+    """The first lines of what is printed meanwhile, and how many more there were: a run has hundreds of steps."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
+    finally:
+        lines = printed.getvalue().splitlines()
+        for line in lines[:most]:
+            print(line)
+        if len(lines) > most:
+            print(f"… and {len(lines) - most:,} lines more")
+
+
+def account_by(divide: Callable[..., Any]) -> Callable[..., dict[str, float]]:
+    """`divide`, or the library's from the step on in which it gives no account of the slots; that is said once."""
+    name, out = getattr(divide, "__name__", "divide"), sys.stdout  # as it is now: `run` keeps most lines back
+    broken = False
+
+    def parts(
+        slots: int, running: Sequence[tuple[int, int, int]], gaps: Sequence[int], wanted: int
+    ) -> dict[str, float]:
+        nonlocal broken
+        if broken:
+            return _right_divide(slots, running, gaps, wanted)
+        moment = Moment(slots, tuple(running), tuple(gaps), wanted)
+        try:
+            found = _parts(divide, moment)
+            for part, count in found.items():
+                assert count >= 0, f"{moment}: {part} is {count:g} slots, which is less than none"
+            return found
+        except NotImplementedError:
+            why = f"{name}() is not written yet"
+        except AssertionError as error:
+            why = str(error) or f"{name}() raised an AssertionError"
+        except Exception as error:  # whatever a student's code raises; the check's card says in which line
+            why = f"{name}() raised {type(error).__name__}: {error}"
+        broken = True
+        print(f"{why}: the library's was taken in its place", file=out)
+        return _right_divide(slots, running, gaps, wanted)
+
+    return parts
 
 
 # ------------------------------------------------------------------ tasks 2 and 3: contiguous runs
@@ -864,6 +924,7 @@ class _Watched:
         self.yours = make(num_blocks, block_size)
         self._held: dict[int, tuple[list[int], list[int]]] = {}  # by id: the table, and what must be in it
         self._left = num_blocks
+        self._last = ""  # call, for the message about what is left after it
 
     @property
     def tables(self) -> list[list[int]]:
@@ -872,15 +933,17 @@ class _Watched:
     def num_free(self) -> int:
         got, right = number(self.yours.num_free(), "what num_free() returns"), self._left
         assert got == right, (
-            f"num_free() is {got:g}; {self.num_blocks - right} of {self.num_blocks} blocks are in tables, "
-            f"so {right} are free"
+            f"num_free() is {got:g}{self._last}; {self.num_blocks - right} of {self.num_blocks} blocks are in tables, "
+            f"so it should be {right}"
         )
         return right
 
     def allocate(self, tokens: int) -> list[int] | None:
         wanted, free = -(-tokens // self.block_size), self._left
         table = self.yours.allocate(tokens)
+        self._last = f" after allocate({tokens})"
         if wanted > free:
+            self._last += ", which was refused"
             assert table is None, (
                 f"allocate({tokens}) gave {shown(table)}: it needs {wanted} blocks of {self.block_size} and {free} are "
                 "free, so it is None"
@@ -900,7 +963,9 @@ class _Watched:
         wanted, free = max(-(-tokens // self.block_size), len(before)), self._left
         answer = self.yours.append(table, tokens)
         call = f"append(table, {tokens}) to a table of {len(before)} blocks"
+        self._last = f" after {call}"
         if wanted - len(before) > free:
+            self._last += ", which was refused"
             assert answer is not None and not answer, (
                 f"{call} gave {shown(answer)}: {wanted - len(before)} more are needed, and {free} are free; "
                 "that is False"
@@ -917,6 +982,7 @@ class _Watched:
 
     def free(self, table: list[int]) -> None:
         self.yours.free(table)
+        self._last = " after free(table)"
         self._left += len(self._held.pop(id(table))[1])
         assert not table, f"after free(table) the table holds {listed(table)}; it is empty then"
         self.unchanged("free(table)")
@@ -1205,7 +1271,7 @@ def check_my_share(value: Any, name: str, kind: str, jobs: Sequence[Job]) -> Non
     got = number(value, name)
     mine = _library_run(jobs, kind).shares()
     right = mine["stored"]
-    if near(got, right, 1e-3):
+    if abs(got - right) < 6e-4:  # three digits after the point are enough
         return
     other = _library_run(jobs, "blocks" if kind == "first fit" else "first fit").shares()["stored"]
     slips = {
@@ -1216,7 +1282,8 @@ def check_my_share(value: Any, name: str, kind: str, jobs: Sequence[Job]) -> Non
         "what is not stored": 1 - right,
         "what is kept, filled or not": sum(mine[part] for part in PARTS[:3]),
     }
-    raise AssertionError(f"{name} is {got:.4g}{named(got, slips, 1e-3)}; it should be {right:.4g}")
+    rounded = " (write three digits after the point)" if abs(got - right) < 6e-3 else ""
+    raise AssertionError(f"{name} is {got:.4g}{rounded or named(got, slips, 1e-3)}; it should be {right:.4g}")
 
 
 def _library_run(jobs: Sequence[Job], kind: str) -> Replay:
