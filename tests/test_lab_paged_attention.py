@@ -134,7 +134,7 @@ def test_the_plain_path_runs_an_attention_of_ones_own() -> None:
     import torch
     from test_decoder_parts import TINY
 
-    from underload.decoder import Model, Weights, generate
+    from underload.decoder import DecoderExecutor, Model, Weights, generate
     from underload.request import SamplingParams, UnderloadError
 
     calls = []
@@ -151,7 +151,7 @@ def test_the_plain_path_runs_an_attention_of_ones_own() -> None:
     said, right = (generate(model, prompts, greedy) for model in (own, Model(TINY, weights, path="plain")))
     assert [one.token_ids for one in said] == [one.token_ids for one in right]
     assert ([4], [4]) in calls and ([1, 1], [5, 10]) in calls and len(calls) % TINY.num_layers == 0
-    answered, steps = lab.serve(own, prompts, 4, budget=6, size=4)
+    answered, steps = lab.serve(DecoderExecutor(own, 12, 4), prompts, 4, budget=6)
     assert answered == [one.token_ids for one in right]
     assert steps[0].prefill_tokens == 6 and any(step.prefill_tokens and step.decode_tokens for step in steps)
     with pytest.raises(UnderloadError, match="batch_invariant=True on cpu cannot go with attention=<function"):

@@ -34,8 +34,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from underload import figures
+from underload.cache import BlockPool
+from underload.engine import Engine
 from underload.labs.answers import as_list, named, near, number, shown
 from underload.labs.answers import check_guess as check_guess
+from underload.request import Request, SamplingParams, Timeline
+from underload.scheduling import Scheduler
 
 Array = NDArray[Any]
 State = tuple[float, float, Array]
@@ -892,31 +896,22 @@ def on_tensors(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """An attention on NumPy arrays as the decoder calls it, on tensors: `load_model("pocket", attention=…)`."""
 
     def attention(q: Any, keys: Any, values: Any, block_tables: Any, query_lens: Any, context_lens: Any) -> Any:
-        import torch
-
         arrays = (one.detach().cpu().float().numpy() for one in (q, keys, values))
         out = kernel(*arrays, block_tables.cpu().numpy(), list(query_lens), list(context_lens))
-        return torch.from_numpy(np.array(out, dtype=np.float32)).to(q.device, q.dtype)
+        return q.new_tensor(np.array(out, dtype=np.float32))
 
     return attention
 
 
-def serve(model: Any, prompts: Sequence[Sequence[int]], tokens: int, *, budget: int, size: int = 8) -> tuple[Any, Any]:
-    """Have a model answer all prompts at once under the scheduler, greedily: the ids of each, and the steps.
+def serve(executor: Any, prompts: Sequence[Sequence[int]], tokens: int, *, budget: int) -> tuple[Any, Any]:
+    """Have a `DecoderExecutor` answer all prompts at once under the scheduler: the ids of each, and the steps.
 
-    budget: tokens of a step, so that prompts are computed in chunks beside those that decode.
+    Greedily. budget: tokens of a step, so that prompts are computed in chunks beside those that decode.
     """
-    from underload.cache import BlockPool
-    from underload.decoder import DecoderExecutor
-    from underload.engine import Engine
-    from underload.request import Request, SamplingParams, Timeline
-    from underload.scheduling import Scheduler
-
-    blocks = sum(-(-(len(prompt) + tokens) // size) for prompt in prompts)
-    scheduler = Scheduler(
-        BlockPool(blocks, size), max_num_batched_tokens=budget, max_model_len=model.shape.max_positions
+    pool = BlockPool(executor.kv.num_blocks, executor.kv.block_size)
+    engine = Engine(
+        Scheduler(pool, max_num_batched_tokens=budget, max_model_len=executor.model.shape.max_positions), executor
     )
-    engine = Engine(scheduler, DecoderExecutor(model, blocks, size))
     params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
     requests = [
         Request(f"prompt {place}", list(prompt), params, Timeline(engine.clock.now()))
@@ -945,12 +940,13 @@ def milliseconds(action: Callable[[], object], times: int = 15) -> float:
 def triton_language() -> Any:
     """`triton.language`; where Triton is not installed something that only has `constexpr`, so that a kernel can be
     written down. Without a GPU Triton's interpreter runs kernels, which has to be chosen before Triton is imported."""
-    if not _gpu():
+    if not has_gpu():
         os.environ.setdefault("TRITON_INTERPRET", "1")
     return SimpleNamespace(constexpr="constexpr") if without_triton() else importlib.import_module("triton.language")
 
 
-def _gpu() -> bool:
+def has_gpu() -> bool:
+    """Whether there is an NVIDIA driver."""
     return Path("/dev/nvidiactl").exists()
 
 
@@ -960,13 +956,15 @@ def without_triton() -> str:
         language = importlib.import_module("triton.language")
     except ImportError:
         return "triton is not installed; it exists for Linux only (pip install triton)"
-    if not _gpu() and type(language.max).__name__ == "JITFunction":
+    if not has_gpu() and type(language.max).__name__ == "JITFunction":
         return "triton was imported before its interpreter was chosen; restart the kernel, and run all cells in order"
     return ""
 
 
-def launch(kernel: Callable[..., None], given: Batch) -> Array:
+def launch(kernel: Callable[..., None], given: Batch, to_gpu: Callable[[Array], Any] | None = None) -> Array:
     """Run a decode kernel on a batch of one new token each, a program for each sequence and head: [tokens, heads, dim].
+
+    to_gpu: copies an array into a tensor on a GPU; without it, Triton's interpreter works on the arrays as they are.
 
     Raises:
         NotImplementedError: it is not written yet, or nothing here can run it.
@@ -988,10 +986,8 @@ def launch(kernel: Callable[..., None], given: Batch) -> Array:
     code = FunctionType(kernel.__code__, {**kernel.__globals__}, kernel.__name__, kernel.__defaults__, None)
     code.__annotations__ = kernel.__annotations__
     compiled = triton.jit(code)
-    if _gpu():
-        import torch
-
-        tensors = [torch.from_numpy(array).cuda() for array in arrays]
+    if to_gpu is not None:
+        tensors = [to_gpu(array) for array in arrays]
         compiled[grid](*tensors, *rest, **sizes)
         return np.asarray(tensors[3].cpu().numpy())
     padded = [_inside(array) for array in arrays]
@@ -1034,14 +1030,14 @@ def _whole(value: int) -> Any:
     return tl.tensor(TensorHandle(np.array([value], np.int32), tl.int32), tl.int32)
 
 
-def check_decode(decode: Callable[..., None], given: Batch) -> None:
+def check_decode(decode: Callable[..., None], given: Batch, to_gpu: Callable[[Array], Any] | None = None) -> None:
     """A decode kernel in Triton.
 
     Raises:
         NotImplementedError: it is not written yet, or Triton is not there.
         AssertionError: naming the first token and head that is wrong, and the slip that gives it.
     """
-    _check_output(launch(decode, given), given, "decode()")
+    _check_output(launch(decode, given, to_gpu), given, "decode()")
 
 
 def drawn_decode(
