@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from underload.course import faults, handout, lab_page, read_notebook, secrets, solution, tasks
+from underload.course.outline import role
 
 ROOT = Path(__file__).resolve().parents[1]
 LABS = sorted((ROOT / "labs").glob("*.ipynb"))
@@ -34,6 +36,21 @@ def test_every_cell_of_a_hand_out_is_still_python(lab: Path) -> None:
     for cell in handout(read_notebook(lab)).cells:
         if cell.cell_type == "code" and not cell.source.lstrip().startswith("%"):
             ast.parse(cell.source)
+
+
+def test_what_an_answer_may_reach_for_is_there_when_it_is_graded(lab: Path) -> None:
+    """Cells that only show things are left out then: an answer with NumPy from one of them would earn nothing."""
+    common = sys.stdlib_module_names | {"numpy"}
+    shown, there = set[str](), set[str]()
+    for cell in read_notebook(lab).cells:
+        if cell.cell_type != "code" or cell.source.lstrip().startswith("%"):
+            continue
+        names = there if role(cell) in ("given", "answer") else shown
+        for line in ast.parse(cell.source).body:
+            if isinstance(line, ast.Import | ast.ImportFrom):
+                module = line.module if isinstance(line, ast.ImportFrom) else None
+                names |= {one.asname or one.name for one in line.names if (module or one.name).split(".")[0] in common}
+    assert shown - there == set()
 
 
 def test_every_task_has_an_answer_to_unfold(lab: Path) -> None:
