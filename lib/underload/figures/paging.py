@@ -379,13 +379,13 @@ def tables_and_pool(
         owners = {number_: who for who, (_, table) in given.items() for number_ in table}
         for number_ in range(pool):
             at = left + number_ * wide
-            who = owners.get(number_)
-            if who is None:
+            owner = owners.get(number_)
+            if owner is None:
                 colours, full = ["free"] * block, block
             else:
-                tokens, table = given[who]
+                tokens, table = given[owner]
                 full = min(max(tokens - list(table).index(number_) * block, 0), block)
-                colours = [looks[who]] * full + ["waste"] * (block - full)
+                colours = [looks[owner]] * full + ["waste"] * (block - full)
             pen.cells(at, pool_y, (wide - 4) / block, [""] * block, look=colours, height=30)
             pen.text(at + wide / 2 - 2, pool_y + 46, str(number_), size="small", anchor="middle", look="quiet")
         pen.height = pool_y + 56

@@ -37,7 +37,7 @@ def number(name: str, value: object) -> float:
 
 
 def as_float(value: object) -> float:
-    """`value` as a float, infinity too; NaN where it is no number. For checks that a simulation makes at every event."""
+    """`value` as a float, infinity too; NaN where it is no number. For checks made at every event."""
     try:
         return math.nan if isinstance(value, (str, bytes)) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
