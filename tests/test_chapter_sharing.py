@@ -14,6 +14,8 @@ import pytest
 from underload.cache import BlockChain, BlockPool, HostPool
 from underload.cache.index import PrefixIndex
 from underload.engine import Engine, serve
+from underload.figures import BlockRecording
+from underload.metrics import ttft
 from underload.queueing import Exponential
 from underload.request import Request, SamplingParams, Timeline, VirtualClock
 from underload.scheduling import Plan, Scheduler
@@ -28,6 +30,44 @@ PAGE = (ROOT / "chapters/sharing.md").read_text("utf-8")
 @pytest.fixture(scope="module")
 def recording() -> dict[str, Any]:
     return json.loads((ROOT / "chapters/data/sharing.json").read_text(encoding="utf-8"))
+
+
+# ---- nine blocks -------------------------------------------------------------------------------------------------
+
+
+def recorded_pool(caching: bool) -> tuple[BlockRecording, int]:
+    """The recording of the first figure, and the tokens its prefills computed."""
+    scheduler = Scheduler(BlockPool(9, 4, prefix_caching=caching))
+    run = BlockRecording(scheduler, CostModelExecutor(LinearStepTime(1.0, 0.0)))
+    engine, system = Engine(scheduler, run, VirtualClock()), list(range(8))
+    for name, arrival, prompt, tokens, n in (
+        ("A", 0, [*system, 11, 12], 6, 1),
+        ("B", 2, [*system, 21, 22, 23], 8, 1),
+        ("C", 4, list(range(31, 37)), 6, 2),
+        ("D", 7, list(range(40, 50)), 10, 1),
+        ("E", 13, [*system, 51, 52, 53, 54], 6, 1),
+    ):
+        engine.add(Request(name, prompt, SamplingParams(max_tokens=tokens, n=n), Timeline(float(arrival))))
+    engine.run()
+    return run, sum(step.prefill_tokens for step in engine.steps)
+
+
+def test_the_figure_of_nine_blocks_shows_what_is_said_of_it() -> None:
+    (run, computed), (_, without) = recorded_pool(True), recorded_pool(False)
+    assert computed < without / 2
+    moments = dict(enumerate(run.moments, 1))
+
+    def count(step: int, place: str) -> int:
+        return sum(state.place == place for state in moments[step].states)
+
+    assert moments[3].says == "B is admitted with 3 blocks, 2 of them found." and moments[3].tokens == 3 + 1
+    held = [moments[5].tables[name][0] for name in "AB"]
+    assert (len({*held[0], *held[1]}), len(held[0]) + len(held[1])) == (6, 8)
+    assert "is copied to" in moments[6].says and count(7, "cached") == 1
+    assert count(8, "used") == 9 and "D waits" in moments[8].says
+    assert moments[9].says.startswith("C2 is preempted") and "C2 is admitted again with 3 blocks, 2" in moments[11].says
+    assert [(count(step, "free"), count(step, "cached")) for step in (18, 21)] == [(0, 0), (0, 4)]
+    assert "E is preempted" in moments[19].says  # the block taken from somebody
 
 
 # ---- names -------------------------------------------------------------------------------------------------------
@@ -244,8 +284,20 @@ def test_what_is_said_of_real_models() -> None:
     assert beside(llama, 32, 256) < swap(llama, 256) and beside(llama, 32, 2048) > swap(llama, 2048)
 
 
-def backlog(cap: int, way: str = "recompute") -> tuple[float, float, int]:
-    """tokens/s, longest gap between two tokens (s), preemptions."""
+def test_the_rest_of_a_long_prompt_costs_a_reading_of_the_weights() -> None:
+    llama, card = shape("llama-3-8b"), DEVICES["h100-sxm"]
+    costs = (
+        prefill_cost(llama, 8000, weight_bytes=2, kv_bytes=2),
+        step_cost(llama, [200], [8000], weight_bytes=2, kv_bytes=2),
+        decode_cost(llama, 1, 1, weight_bytes=2, kv_bytes=2),
+    )
+    whole, rest, one = (roofline(cost, bandwidth=card.bandwidth, flops=card.flops).seconds for cost in costs)
+    assert whole / rest < 8000 / 200  # "for a fortieth of the tokens"
+    assert rest == pytest.approx(one, rel=0.1)
+
+
+def backlog(cap: int, way: str = "recompute") -> tuple[float, float, int, float, float]:
+    """tokens/s, longest gap between two tokens (s), preemptions, longest step (s), mean TTFT (s)."""
     llama, card = shape("llama-3-8b"), DEVICES["h100-sxm"]
     step, fetch = RooflineStepTime(llama, card), 16 * llama.kv_bytes_per_token(2) / 64e9
     lengths = np.random.default_rng(3).geometric(1 / 200, 60)
@@ -259,12 +311,18 @@ def backlog(cap: int, way: str = "recompute") -> tuple[float, float, int]:
         engine.add(Request(str(i), [5 + i] * 200, SamplingParams(max_tokens=2000), Timeline(0.0)))
     done = engine.run()
     gap = max(float(max(np.diff(request.timeline.token_times), default=0)) for request in done)
-    return float(lengths.sum()) / engine.clock.now(), gap, sum(request.timeline.preemptions for request in done)
+    preempted = sum(request.timeline.preemptions for request in done)
+    longest = max(step.duration for step in engine.steps)
+    first = float(np.mean([ttft(request.timeline) for request in done]))
+    return float(lengths.sum()) / engine.clock.now(), gap, preempted, longest, first
 
 
 def test_running_out_costs_silence_and_not_throughput() -> None:
-    calm, greedy, swapped = backlog(12), backlog(48), backlog(48, "swap")
+    calm, knee, greedy, swapped = backlog(12), backlog(16), backlog(48), backlog(48, "swap")
     assert calm[2] == 0 and greedy[2] > 20
     assert greedy[0] > 1.1 * calm[0]
     assert greedy[1] > 10 * calm[1]
     assert swapped[0] == pytest.approx(greedy[0], rel=0.02)
+    assert knee[2] > 0 and greedy[0] - knee[0] < knee[0] - calm[0]  # "most of the gain comes from larger batches"
+    assert greedy[3] < greedy[1] / 4 and swapped[1] == pytest.approx(greedy[1], rel=0.05)  # the gap is waiting
+    assert greedy[4] < knee[4] < calm[4]  # "and for the first token too"
