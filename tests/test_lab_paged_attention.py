@@ -182,6 +182,9 @@ def test_what_a_look_up_is_told() -> None:
         lab.check_gather, lambda pool, t, n: np.sort(lab.gather(pool, t, n))[[0, 5, *range(2, 9)]], held
     )
     assert "got NaN" in told(lab.check_gather, lambda pool, t, n: pool.reshape(-1)[:n], held)
+    slots = lambda pool, t, n: [lab.slot(t, p, pool.shape[1]) for p in range(n)]  # noqa: E731
+    assert "the slot's number" in told(lab.check_gather, slots, held)
+    assert "got [-1]" in told(lab.check_gather, lambda pool, t, n: np.full(n, -1), held)
     owned = lab.your_slot(0)
     row, position = next(
         (row, table.index(owned.slot // owned.size) * owned.size + owned.slot % owned.size)
@@ -226,6 +229,13 @@ def test_what_a_softmax_is_told() -> None:
     divided = lambda q, blocks: (lambda m, l, o: (m, l, o / l))(*lab.part(q, blocks))  # noqa: E731, E741
     assert "leave that for the end" in told(lab.check_part, divided, one, 2)
     assert "(largest, total, mixed)" in told(lab.check_part, lambda *_: 3, one, 2)
+    late = lambda q, blocks: lab.part(q, list(blocks))  # noqa: E731
+    mixed_late = lambda q, blocks: (*lab.part(q, lab.blocks(one.keys, one.values, 2))[:2], list(blocks)[-1][1][0])  # noqa: E731
+    for part in (late, mixed_late):
+        assert "are NaN when the next one comes" in told(lab.check_part, part, one, 2)
+    with np.errstate(all="ignore"):
+        steep = lambda q, blocks: (1e4, 0.0 * np.exp(1e4), np.zeros(4))  # noqa: E731
+        assert "take the largest off first" in told(lab.check_part, steep, lab.one([9999, 1e4], [3, 6]), 2)
     assert "the largest of nothing is −∞" in told(lab.check_part, state(first=0.0), lab.one([], []), 2)
 
 
@@ -260,7 +270,7 @@ def test_what_a_merge_is_told() -> None:
 def test_what_an_attention_of_a_batch_is_told() -> None:
     given = lab.batch([(1, 6), (4, 4), (2, 9)], kv_heads=2)
 
-    def own(sees: Any, turns: bool = False, past: int = 0) -> Any:
+    def own(sees: Any, turns: bool = False, past: int = 0, again: bool = False, scale: float = 1.0) -> Any:
         def attention(q: Any, keys: Any, values: Any, tables: Any, new: Any, context: Any) -> Any:
             out, token = np.zeros(q.shape), 0
             for table, n, c in zip(tables, new, context, strict=True):
@@ -268,7 +278,7 @@ def test_what_an_attention_of_a_batch_is_told() -> None:
                 for i in range(n):
                     seen = sees(n, c, i) + past
                     order = [h % 2 if turns else h // 2 for h in range(4)]
-                    out[token] = lab.grouped(q[token], k[:seen, order], v[:seen, order])
+                    out[token] = lab.grouped(scale * q[i if again else token], k[:seen, order], v[:seen, order])
                     token += 1
             return out
 
@@ -280,6 +290,8 @@ def test_what_an_attention_of_a_batch_is_told() -> None:
     assert "from the top left" in told(lab.check_paged, own(lambda n, c, i: i + 1), given)
     assert "h // group" in told(lab.check_paged, own(right, turns=True), given)
     assert "nobody has written" in told(lab.check_paged, own(right, past=3), given)
+    assert "from the beginning of q" in told(lab.check_paged, own(right, again=True), given)
+    assert "divided by the root of dim twice" in told(lab.check_paged, own(right, scale=0.5), given)
     said = told(lab.check_paged, lambda *step: np.zeros_like(step[0]), given)
     assert "token 0 of q is new token 0 of sequence 0, at position 5" in said
     assert "must have the shape (7, 4, 4), got (4, 4)" in told(lab.check_paged, lambda *step: step[0][0], given)

@@ -283,7 +283,11 @@ def check_gather(gather: Callable[..., Any], given: Held) -> None:
             assert not np.isnan(one).any(), f"{said}; got NaN, from a slot that nobody has written"
             other = np.flatnonzero([np.allclose(one, each) for each in wanted])
             assert not len(other), f"{said}; got token {other[0]}"
-            raise AssertionError(f"{said}; got another sequence's numbers")
+            assert not np.allclose(one, given.table[place] * size + offset), (
+                f"{said}; got the slot's number, and not what lies in it"
+            )
+            foreign = any(np.allclose(one, each) for each in pool.reshape(-1, *more))
+            raise AssertionError(f"{said}; got " + ("another sequence's numbers" if foreign else _said(one)))
 
 
 @dataclass(frozen=True)
@@ -476,6 +480,9 @@ def check_attend(attend: Callable[..., Any], given: One) -> None:
     )
 
 
+_GONE = "a block's keys and values are NaN when the next one comes, also in a list that has kept them: use them before"
+
+
 def check_part(part: Callable[..., Any], given: One, size: int) -> None:
     """The state after blocks of `size` tokens.
 
@@ -487,7 +494,9 @@ def check_part(part: Callable[..., Any], given: One, size: int) -> None:
     assert len(state) == 3, f"part() must return (largest, total, mixed), got {len(state)} things"
     n, scores = len(keys), given.scores
     where = f"{n} tokens in blocks of {size}, scores {_said(scores, 6)}" if n else "no block at all"
-    _check_state(state, _state(scores, given.values), where, lambda right: _slips_of_part(given, size, right))
+    steep = float(np.abs(scores).max(initial=0.0)) > 700
+    nan = "exp() of a large score is infinite: take the largest off first" if steep else _GONE if n else ""
+    _check_state(state, _state(scores, given.values), where, lambda right: _slips_of_part(given, size, right), nan)
 
 
 def _state(scores: Array, values: Array) -> State:
@@ -501,17 +510,25 @@ def _state(scores: Array, values: Array) -> State:
 _Slips = tuple[dict[str, float], dict[str, float], dict[str, Array]]
 
 
-def _check_state(got: Sequence[Any], right: State, where: str, slips: Callable[[State], _Slips]) -> None:
-    """Raises for the first of the three that is wrong; `slips` are asked for only then."""
+def _check_state(got: Sequence[Any], right: State, where: str, slips: Callable[[State], _Slips], nan: str = "") -> None:
+    """Raises for the first of the three that is wrong; `slips` are asked for only then. nan: where NaN comes from."""
+
+    def no_nan(value: Any, name: str, why: str) -> None:
+        if why and isinstance(value, float | np.floating | np.ndarray) and np.isnan(value).any():
+            raise AssertionError(f"{where}: {name} is {_said(np.asarray(value))}; {why}")
+
+    no_nan(got[0], "largest", nan)
     largest = number(got[0], f"{where}: largest", infinite=True)
     if not near(largest, right[0]):
         known = {words: value for words, value in slips(right)[0].items() if not near(value, right[0])}
         raise AssertionError(f"{where}: largest is {largest:.6g}, and should be {right[0]:.6g}{named(largest, known)}")
+    no_nan(got[1], "total", nan)
     total = number(got[1], f"{where}: total", infinite=True)
     if not near(total, right[1], _CLOSE):
         known = {words: value for words, value in slips(right)[1].items() if not near(value, right[1], _CLOSE)}
         said = f"{where}: total is {total:.6g}, and should be {right[1]:.6g}{named(total, known, _CLOSE)}"
         raise AssertionError(said)
+    no_nan(got[2], "mixed", nan and _GONE)  # the total was right, so that the weights are numbers
     mixed = _array(got[2], f"{where}: mixed", right[2].shape)
     if not _same(mixed, right[2]):
         said = f"{where}: mixed is {_said(mixed)}, and should be {_said(right[2])}"
@@ -546,6 +563,7 @@ def _slips_of_part(given: One, size: int, right: State) -> _Slips:
         "the last block's; keep the largest of all blocks": float(last.max()),
         "it began at 0, and no score is above that: begin at −∞": 0.0,
         "the scores were not divided by the root of dim": float(unscaled.max()),
+        f"it was never brought up to date, or all scores are NaN, over which max() passes; {_GONE}": -math.inf,
         "the smallest of the largest": min(float(scores[at : at + size].max()) for at in starts),
     }
     total = {
@@ -811,8 +829,10 @@ def _paged(
     sees: Callable[[int, int, int], int] = lambda new, context, place: context - new + place + 1,
     factor: float = 1.0,
     modulo: bool = False,
+    again: bool = False,
 ) -> Array:
-    """Attention right or wrong: `sees` is how many keys a query looks at, `factor` goes to the scores."""
+    """Attention right or wrong: `sees` is how many keys a query looks at, `factor` goes to the scores, and with `again`
+    each sequence takes its queries from the beginning of q."""
     out, token = np.empty(q.shape, np.result_type(q, values)), 0
     count, kv_heads = q.shape[1], keys.shape[2]
     order = [head % kv_heads if modulo else head * kv_heads // count for head in range(count)]
@@ -820,7 +840,7 @@ def _paged(
         k, v = (_right_gather(pool, table, context)[:, order] for pool in (keys, values))  # [context, heads, dim]
         for place in range(new):
             seen = min(max(sees(new, context, place), 1), context)
-            scores = factor / math.sqrt(q.shape[2]) * np.einsum("thd,hd->ht", k[:seen], q[token])
+            scores = factor / math.sqrt(q.shape[2]) * np.einsum("thd,hd->ht", k[:seen], q[place if again else token])
             weights = np.exp(scores - scores.max(1, keepdims=True))
             out[token] = np.einsum("ht,thd->hd", weights, v[:seen]) / weights.sum(1, keepdims=True)
             token += 1
@@ -835,7 +855,9 @@ def _wrong_ways(given: Batch) -> Iterator[tuple[str, Array]]:
         ("a token does not look at itself", {"sees": lambda n, c, i: c - n + i}),
         ("each looks at one token too many", {"sees": lambda n, c, i: c - n + i + 2}),
         ("query head h reads KV head h % kv_heads; neighbours share, so it is h // group", {"modulo": True}),
+        ("each sequence's queries were taken from the beginning of q; they stand end to end", {"again": True}),
         ("the scores were not divided by the root of dim", {"factor": math.sqrt(given.q.shape[2])}),
+        ("the scores were divided by the root of dim twice", {"factor": 1 / math.sqrt(given.q.shape[2])}),
     ):
         how: dict[str, Any] = more
         yield words, _paged(*given, **how)
@@ -1133,7 +1155,8 @@ def draw_growing(states: Sequence[State], given: One, size: int, *, name: str, c
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     grown = 1 + sum(now > before for before, now in pairwise(largest))
     alt = (
-        f"Above, {len(scores)} scores in blocks of {size} and the largest so far, which grows {grown} times, to "
+        f"Above, {len(scores)} scores in blocks of {size} and the largest so far, which grows "
+        f"{'once' if grown == 1 else f'{grown} times'}, to "
         f"{largest[-1]:.3g}. Below, the output after each block, from {outputs[0]:.3g} to {outputs[-1]:.3g}; the whole "
         f"softmax gives {whole:.3g}."
     )
