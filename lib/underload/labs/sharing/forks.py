@@ -109,6 +109,8 @@ class Writers:
             room = counts[0] + counts[1]
             assert len(shared) > room, self._say(
                 f"it was refused, though {room} blocks could be had for {len(shared)} copies"
+                if shared
+                else "it was refused, though it writes into no block that others hold: nothing has to be copied"
             )
             if "trace" in self.watch:
                 assert writer.blocks == right and self.pool.refs == refs and self.pool.counts() == counts, self._say(

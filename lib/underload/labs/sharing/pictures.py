@@ -16,6 +16,7 @@ def draw_names(
 ) -> figures.Picture:
     """Blocks of some prompts under their names: (what is in each block, its name) by prompt; equal names look alike."""
     counts: dict[Any, int] = defaultdict(int)
+    prompts = {words: (texts, list(names)) for words, (texts, names) in prompts.items()}
     for _, names in prompts.values():
         for one in names:
             counts[one] += 1

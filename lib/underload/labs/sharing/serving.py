@@ -18,7 +18,7 @@ from underload.labs.sharing import forks
 from underload.labs.sharing.names import VOCABULARY, Entry
 from underload.labs.sharing.pool import Pool, check_finds, check_grows, check_refuses
 from underload.labs.sharing.returning import BLOCK, LINK, PER_BLOCK, swap
-from underload.request import BlockTable, Request, SamplingParams, Timeline, UnderloadError, VirtualClock
+from underload.request import BlockTable, OutOfBlocks, Request, SamplingParams, Timeline, UnderloadError, VirtualClock
 from underload.scheduling import Plan, Scheduler
 from underload.shapes import device, shape
 from underload.simulation import CostModelExecutor, RooflineStepTime
@@ -71,7 +71,13 @@ class Adapted:
         return bool(self.pool.can_allocate(self._trusted(chain), tokens))
 
     def allocate(self, chain: BlockChain | None, tokens: int, *, reserve: int | None = None) -> BlockTable:
-        blocks, hits = self.pool.allocate(self._trusted(chain), tokens)
+        try:
+            blocks, hits = self.pool.allocate(self._trusted(chain), tokens)
+        except OutOfBlocks as error:  # the scheduler has asked before
+            raise OutOfBlocks(
+                f"can_allocate() said that there is room for {tokens} tokens, and allocate() was refused ({error}); "
+                "what was found and is cached is no room for the rest"
+            ) from error
         self.counters.queries += tokens
         self.counters.hits += hits * self.block_size
         return self.tables.add(BlockTable(self.block_size, list(map(int, blocks)), int(hits)))
@@ -159,7 +165,10 @@ def usable(pool: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
     except Exception as error:  # whatever a student's code raises; the check's card says in which line
         why = f"your Pool does not pass its first checks ({str(error)[:80]} …)"
     else:
-        return pool
+        missing = [name for name in ("refs", "block_size") if not hasattr(pool(8, 4), name)]
+        if not missing:
+            return pool
+        why = f"your Pool has no {' and no '.join(missing)}, which fork() and write() read"
     print(f"{why}: the lab's was taken in its place")
     return Pool
 
@@ -299,6 +308,14 @@ def serve(
             return Served(engine, len(engine.finished), refused, engine.clock.now())
 
 
+def _room_to_write(pool: Any, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
+    """write() where nobody forks, so that nothing is copied: it reads no `refs`, which a pool may keep otherwise."""
+    assert len(blocks) * BLOCK >= stop, (
+        f"position {stop - 1} is to be written, and the table has {len(blocks)} blocks of {BLOCK}"
+    )
+    return []
+
+
 def check_served(pool: Callable[[int, int], Any], draw: Generator) -> None:
     """Under the scheduler, a load of conversations is answered, and as much is found as with the lab's own pool.
 
@@ -307,7 +324,7 @@ def check_served(pool: Callable[[int, int], Any], draw: Generator) -> None:
     """
     load = conversations(int(draw.integers(1000)), sessions=5, answer=6)
     blocks = int(draw.integers(30, 50))
-    mine = serve(Adapted(pool(blocks, 16), blocks, 16), load)
+    mine = serve(Adapted(pool(blocks, 16), blocks, 16, write=_room_to_write), load)
     right = serve(Adapted(Pool(blocks, 16), blocks, 16), load)
     failed = [request for request in mine.engine.finished if request.error]
     assert not failed and mine.answered == right.answered, (
