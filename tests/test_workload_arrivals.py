@@ -202,8 +202,14 @@ def test_a_replay_is_what_it_was_given_and_speed_is_the_only_scale():
 # ---- what holds for all ------------------------------------------------------------------------------------------
 
 
+# To the nanosecond: a horizon below 1e-100 s counts as 0, and the first of equal gaps lies at 0.
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(sorted(ALL)), st.integers(0, 10**6), st.floats(0, 60), st.floats(0, 5_000))
+@given(
+    st.sampled_from(sorted(ALL)),
+    st.integers(0, 10**6),
+    st.floats(0, 60).map(lambda horizon: round(horizon, 9)),
+    st.floats(0, 5_000),
+)
 def test_instants_are_sorted_in_the_horizon_and_a_longer_horizon_keeps_them(name, seed, short, more):
     process = ALL[name]
     few, many = process.arrivals(rng(seed), short), process.arrivals(rng(seed), short + more)
