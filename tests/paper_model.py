@@ -136,8 +136,9 @@ def check_books(scheduler: Scheduler, in_flight: Iterable[Plan] = ()) -> None:
     """What holds after every call, whatever happened before: who has which block, slot and place."""
     pool, running, waiting = scheduler.pool, scheduler.running, scheduler.waiting
     assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
-    assert {id(table) for table in pool.tables} == {id(one.table) for one in running}
-    held = Counter(block for one in running for block in one.table.blocks)
+    holding = running + scheduler.held
+    assert {id(table) for table in pool.tables} == {id(one.table) for one in holding}
+    held = Counter(block for one in holding for block in one.table.blocks)
     if isinstance(pool, BlockPool):
         assert [state.ref_count for state in pool.snapshot()] == [held[block] for block in range(pool.num_blocks)]
     else:
@@ -150,7 +151,7 @@ def check_books(scheduler: Scheduler, in_flight: Iterable[Plan] = ()) -> None:
     for one in waiting:
         assert one.state is SequenceState.WAITING and one.table is None and one.num_scheduled == one.num_computed == 0
     slots = sum(1 if one.request.forked else len(one.request.sequences) for one in running)
-    assert slots == scheduler._slots <= scheduler.max_num_seqs
+    assert slots == scheduler.num_slots <= scheduler.max_num_seqs
     away = [block for one in [*running, *waiting] for block in one.host_blocks]
     if scheduler.host_pool is not None:
         assert len(away) == len(set(away)) == scheduler.host_pool.num_used

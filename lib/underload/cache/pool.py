@@ -154,6 +154,15 @@ class BlockPool:
         self._require_room(more, self._room())
         table.blocks += [self._take() for _ in range(more)]
 
+    def ready(self, table: BlockTable, position: int) -> bool:
+        """Whether the token at `position` can be written as things are: no block to take, none to copy. Changes
+        nothing. What nearly every decoded token finds, at a tenth of the cost of `append` and `write`."""
+        place = position // self.block_size
+        if place >= len(table.blocks):
+            return False
+        number = table.blocks[place]
+        return self._ref_counts[number] == 1 and self.index.names[number] is None
+
     def can_write(self, table: BlockTable, start: int, stop: int) -> bool:
         """Whether `write` would find the blocks it needs. Changes nothing."""
         return len(self._shared(table, start, stop)) <= self._room()
@@ -169,10 +178,6 @@ class BlockPool:
             OutOfBlocks: no block for a copy; table and pool are as they were.
             UnderloadError: a position that has no block yet, or whose block can be found by others.
         """
-        if start + 1 == stop and 0 <= start < len(table.blocks) * self.block_size:  # one decoded token: nearly always
-            number = table.blocks[start // self.block_size]
-            if self._ref_counts[number] == 1 and self.index.names[number] is None:
-                return []
         shared = self._shared(table, start, stop)
         self._require_room(len(shared), self._room())
         copies = []
@@ -282,6 +287,10 @@ class BlockPool:
     def owners(self, number: int) -> list[BlockTable]:
         """The tables that hold block `number`; looks through all of them."""
         return [table for table in self.tables if number in table.blocks]
+
+    def owned(self, table: BlockTable) -> int:
+        """Blocks that nobody else holds, and that would be free or cached without this table."""
+        return sum(self._ref_counts[number] == 1 for number in table.blocks)
 
     def granted(self, table: BlockTable) -> list[int]:
         """The blocks that are kept for `table`: here, those it has."""

@@ -134,6 +134,11 @@ class ReservingPool:
             )
         table.blocks += range(run.start + len(table.blocks), run.start + wanted)
 
+    def ready(self, table: BlockTable, position: int) -> bool:
+        """Whether the token at `position` can be written as things are. Changes nothing."""
+        run = self._runs[id(table)]
+        return position < len(table.blocks) * self.block_size and run.source is None and not run.copies
+
     def can_write(self, table: BlockTable, start: int, stop: int) -> bool:
         """True: a run is never shared. Changes nothing."""
         self.tables.require(table)
@@ -189,6 +194,10 @@ class ReservingPool:
         for start, length in self._gaps.gaps():
             states[start : start + length] = [BlockState("free")] * length
         return states
+
+    def owned(self, table: BlockTable) -> int:
+        """The length of its run: nothing is shared."""
+        return self._runs[id(table)].length
 
     def granted(self, table: BlockTable) -> list[int]:
         """The blocks that are kept for `table`: its whole run."""

@@ -190,6 +190,8 @@ def step_record(
         prefill_tokens=prefill_tokens,
         decode_tokens=batch.num_tokens - prefill_tokens,
         context_tokens=int(batch.context_lens.sum()),
+        score_pairs=batch.score_pairs,
+        logit_rows=len(batch.logit_rows),
         bytes_read=cost.bytes,
         flops=cost.flops,
     )

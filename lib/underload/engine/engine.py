@@ -38,6 +38,9 @@ class Engine:
         self.steps: list[StepRecord] = []
         self.finished: list[Request] = []
         self.aborted = 0  # steps that failed
+        self.more_to_come = (
+            False  # whether requests may come that nobody has announced: no policy then takes the last for it
+        )
         self._coming: dict[str, Request] = {}  # not yet arrived, by id
         self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled
         self._numbers = count()
@@ -95,7 +98,7 @@ class Engine:
             self._queue(self._coming.pop(heapq.heappop(self._arrivals)[2]))
         start = self.clock.now()
         self._torn = True
-        plan = self.scheduler.schedule(start)
+        plan = self.scheduler.schedule(start, closing=not self.more_to_come and self._next_arrival() is None)
         self._torn = False
         self._take_finished()
         if isinstance(plan, Idle):
@@ -145,7 +148,7 @@ class Engine:
         if instants:
             self.clock.wait(min(instants))
             return True
-        if not self.scheduler.idle:
+        if not self.scheduler.idle and not self.more_to_come:
             raise UnderloadError(
                 f"{len(self.scheduler.requests)} requests are live and nothing can be scheduled; "
                 "please report this with the pool's and scheduler's settings"
@@ -154,15 +157,16 @@ class Engine:
 
     def _record(self, plan: Plan, result: StepResult, start: float, duration: float) -> StepRecord:
         pool = self.scheduler.pool
-        decodes = sum(work.decodes for work in plan.work)
         return StepRecord(
             start=start,
             duration=duration,
-            batch_size=len(plan.work),
-            prefill_tokens=plan.num_tokens - decodes,
-            decode_tokens=decodes,
+            batch_size=plan.batch_size,
+            prefill_tokens=plan.prefill_tokens,
+            decode_tokens=plan.decode_tokens,
             padding_tokens=plan.padding_tokens,
-            context_tokens=sum(work.stop for work in plan.work),
+            context_tokens=plan.context_tokens,
+            score_pairs=plan.score_pairs,
+            logit_rows=plan.logit_rows,
             blocks_used=pool.num_used,
             blocks_free=pool.num_free,
             blocks_cached=pool.num_cached,

@@ -9,13 +9,14 @@ these nouns:
     SamplingParams  how the next token is chosen, and when to stop
     Timeline        one record a request: every instant that a latency is made of
     StepRecord      one record a step: what was computed, for how many, how long
+    StepSize        what a step's time depends on: names that a plan and a record share
     Clock           where time comes from: the wall, or a simulation
 """
 
 from underload.request.clock import Clock, VirtualClock, WallClock
 from underload.request.errors import InvalidRequest, OutOfBlocks, UnderloadError
 from underload.request.params import SamplingParams
-from underload.request.records import StepRecord, Timeline
+from underload.request.records import StepRecord, StepSize, Timeline
 from underload.request.sequence import MAX_ID, BlockTable, FinishReason, Request, Sequence, SequenceState
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Sequence",
     "SequenceState",
     "StepRecord",
+    "StepSize",
     "Timeline",
     "UnderloadError",
     "VirtualClock",

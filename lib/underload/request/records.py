@@ -1,6 +1,35 @@
 """The two records that every figure, metric and test reads: one a request, one a step."""
 
 from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class StepSize(Protocol):
+    """How much a step has to do: all that its time depends on. A plan has it before, a `StepRecord` after the step.
+
+    batch_size: sequences in the step, with those whose row is only kept.
+    prefill_tokens: tokens of prompts, and of outputs that are computed again.
+    decode_tokens: one a sequence that is past its prompt.
+    padding_tokens: computed and thrown away.
+    context_tokens: keys and values read, summed over sequences.
+    score_pairs: pairs of a query and a key that it may look at.
+    logit_rows: tokens whose logits are wanted.
+    """
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def prefill_tokens(self) -> int: ...
+    @property
+    def decode_tokens(self) -> int: ...
+    @property
+    def padding_tokens(self) -> int: ...
+    @property
+    def context_tokens(self) -> int: ...
+    @property
+    def score_pairs(self) -> int: ...
+    @property
+    def logit_rows(self) -> int: ...
 
 
 @dataclass
@@ -44,7 +73,7 @@ class Timeline:
 
 @dataclass
 class StepRecord:
-    """One step of a model: what was computed, for how many, how long, at what cost in bytes and FLOPs.
+    """One step of a model: how much was computed (the names of `StepSize`), how long, at what cost in bytes and FLOPs.
 
     `bytes_read` and `flops` are what the step must move and do by the shape of the model
     (`underload.shapes.step_cost`), so that bytes_read / duration can be set against a measured ceiling.
@@ -52,14 +81,21 @@ class StepRecord:
 
     start: float  # s
     duration: float  # s
-    batch_size: int  # sequences in the step
-    prefill_tokens: int = 0  # prompt tokens computed
-    decode_tokens: int = 0  # one a sequence that is past its prompt
-    padding_tokens: int = 0  # computed and thrown away
-    context_tokens: int = 0  # keys and values read, summed over sequences
+    batch_size: int
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    padding_tokens: int = 0
+    context_tokens: int = 0
+    score_pairs: int = 0
+    logit_rows: int = 0
     blocks_used: int = 0
     blocks_free: int = 0
     blocks_cached: int = 0
     queue_length: int = 0
     bytes_read: float = 0.0
     flops: float = 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that went through the model."""
+        return self.prefill_tokens + self.decode_tokens + self.padding_tokens

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from numbers import Real
 from operator import index
 from typing import Any
 
@@ -20,6 +22,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # a stop token, a stop string, or the model's end of text
     LENGTH = "length"  # max_tokens reached, or no room left in the context
     CANCELLED = "cancelled"  # the client went away
+    REFUSED = "refused"  # shed: the queue was full, or it had waited too long
     ERROR = "error"  # it failed, by name, and alone
 
 
@@ -94,6 +97,13 @@ class Sequence:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
+    @property
+    def width(self) -> int:
+        """Slots that it takes: before its prompt is done, one for each sample that will fork from it."""
+        if self.index or self.request is None or self.request.forked:
+            return 1
+        return len(self.request.sequences)
+
 
 @dataclass(eq=False)
 class Request:
@@ -102,11 +112,14 @@ class Request:
     salt, adapter: two requests share cached keys and values only where both are equal. A salt keeps tenants from seeing
     by the clock what others have asked; an adapter changes the values themselves.
 
+    tenant, priority, deadline: for whoever decides who is next, or who is turned away (`underload.scheduling`). A
+    larger priority is more important; a deadline is an instant (s) on the engine's clock.
+
     The prompt is computed once: the first sequence runs, and the others fork from it when it is done (`forked`).
 
     Raises:
-        InvalidRequest: an empty prompt, one that is not token ids (whole numbers of 64 bits), or a salt or adapter that
-            is no text.
+        InvalidRequest: an empty prompt, one that is not token ids (whole numbers of 64 bits), a salt, adapter or tenant
+            that is no text, or a priority or deadline that is no finite number.
     """
 
     request_id: str
@@ -116,6 +129,9 @@ class Request:
     sequences: list[Sequence] = field(default_factory=list)
     salt: str = ""
     adapter: str = ""
+    tenant: str = ""
+    priority: float = 0.0
+    deadline: float | None = None
     cancelled: bool = False  # nobody waits for it any more, or it failed: no plan takes it up
     forked: bool = False
     aborts: int = 0  # steps it was part of that failed
@@ -135,9 +151,12 @@ class Request:
         if least < -MAX_ID or most > MAX_ID:
             wrong = least if least < -MAX_ID else most
             raise InvalidRequest(f"request {name!r}: token ids are whole numbers of at most 64 bits, got {wrong}")
-        for field_name, value in (("salt", self.salt), ("adapter", self.adapter)):
+        for field_name, value in (("salt", self.salt), ("adapter", self.adapter), ("tenant", self.tenant)):
             if not isinstance(value, str):
                 raise InvalidRequest(f"request {name!r}: {field_name} must be a string, got {value!r}")
+        for field_name, number in (("priority", self.priority), ("deadline", self.deadline or 0.0)):
+            if not isinstance(number, Real) or not math.isfinite(number):
+                raise InvalidRequest(f"request {name!r}: {field_name} must be a finite number, got {number!r}")
         if not self.sequences:
             self.sequences = [
                 Sequence(prompt_len=len(self.prompt_ids), tokens=list(self.prompt_ids), index=i)

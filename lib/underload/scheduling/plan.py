@@ -42,6 +42,12 @@ class Plan:
         copies     device block -> device block: a shared block that is about to be written
         swap_in    host block -> device block
         work       in this order; a later one may read blocks that an earlier one fills
+
+    A batch that is held together to its end wastes some of the step, and pays for it: `padding_tokens` are computed
+    beside the work and thrown away. One is for each sequence in `held`, which is finished and keeps its row: its
+    context is read, and nothing is written. The others lengthen prompts that are shorter than the longest.
+
+    How large the step is, it says in the names of `request.StepSize`, summed up when the plan is complete.
     """
 
     number: int
@@ -49,17 +55,49 @@ class Plan:
     swap_out: list[tuple[int, int]] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     swap_in: list[tuple[int, int]] = field(default_factory=list)
-    padding_tokens: int = 0  # computed and thrown away, where a policy wastes them
+    held: list[Sequence] = field(default_factory=list)
     queue_length: int = 0  # sequences still waiting
+
+    batch_size: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    padding_tokens: int = 0
+    context_tokens: int = 0
+    score_pairs: int = 0
+    logit_rows: int = 0
 
     # What undoing it takes.
     admitted: list[Sequence] = field(default_factory=list, repr=False)
     copied: list[Sequence] = field(default_factory=list, repr=False)
     left: list[Sequence] = field(default_factory=list, repr=False)  # preempted to the host
+    checked: Any = field(default=None, repr=False)  # the result that was found to fit it
 
     @property
     def num_tokens(self) -> int:
-        return sum(work.stop - work.start for work in self.work)
+        """Tokens of its work; padding comes on top."""
+        return self.prefill_tokens + self.decode_tokens
+
+    def sum_up(self) -> None:
+        """Work and held sequences are complete: count them."""
+        decodes = prefill = context = pairs = rows = 0
+        for work in self.work:
+            stop, new = work.stop, work.stop - work.start
+            context += stop
+            if new == 1:
+                pairs += stop
+                if work.start >= work.sequence.prompt_len:
+                    decodes += 1
+                else:
+                    prefill += 1
+            else:
+                prefill += new
+                pairs += new * (stop - new) + new * (new + 1) // 2
+            if work.samples:
+                rows += 1
+        kept = sum(sequence.num_computed for sequence in self.held)
+        self.batch_size = len(self.work) + len(self.held)
+        self.prefill_tokens, self.decode_tokens, self.logit_rows = prefill, decodes, rows
+        self.context_tokens, self.score_pairs = context + kept, pairs + kept
 
 
 @dataclass(frozen=True)

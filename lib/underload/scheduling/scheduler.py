@@ -1,29 +1,30 @@
-"""First come, first served over a pool of blocks, a step at a time.
+"""The queue, those who run, and what changes hands between them, a step at a time.
 
-    waiting    in order of arrival; a preempted sequence keeps its place, so that it goes on before later ones begin
-    running    in order of arrival; each holds its blocks
+    waiting    sequences without blocks, in the order that `order` gives; a preempted one keeps its place
+    running    in the same order; each holds its blocks
+    held       finished, and still holding their blocks, until the static batch that they were part of is over
     in flight  plans handed out and not yet committed; no sequence in one is preempted, and no block of it is freed
 
-A step's budget of tokens goes to running sequences that need one token, then to prompts that are partly computed, then
-to waiting sequences. So one long prompt never stops the others' tokens; where the budget is smaller than the number of
-running sequences, those go first that have waited longest.
+The scheduler keeps the books; policies decide. Each is a small object with one question to answer:
 
-A sequence that needs a block when there is none takes it from the one that arrived last. That one gives up all of its
-blocks: every block is read at every step, so half a sequence is of no use. It comes back by computing its tokens
-again (much of them may still be cached), or by copies that were put aside on the host.
+    batching   who computes how many tokens in this step?            `batching`
+    order      who is first in the queue?                            `order`
+    admission  may the first begin now, or would there be too many?  `admission`
+    victim     who is put back when there are no blocks?             `victim`
+    shedding   who is turned away?                                   `shedding`
 """
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 from math import inf
 from numbers import Integral
 from operator import index
-from typing import Any
 
-from underload.cache import BlockChain, HostPool
+from underload.cache import BlockChain, HostPool, Pool
 from underload.request import (
     MAX_ID,
     FinishReason,
@@ -34,7 +35,13 @@ from underload.request import (
     SequenceState,
     UnderloadError,
 )
-from underload.scheduling.plan import Idle, Plan, Sampled, StepResult, Work
+from underload.scheduling.admission import Admission
+from underload.scheduling.batching import Batching, Continuous
+from underload.scheduling.order import FirstCome, Order
+from underload.scheduling.plan import Idle, Plan, Sampled, StepResult
+from underload.scheduling.shedding import Shedding
+from underload.scheduling.step import Step
+from underload.scheduling.victim import LastArrived, Victim
 
 
 class Scheduler:
@@ -42,8 +49,10 @@ class Scheduler:
 
     Args:
         pool: the blocks (`cache.BlockPool`, or `cache.ReservingPool` for the baseline).
+        batching, order, admission, victim, shedding: the policies; an object of them belongs to one scheduler. Without
+            an admission, the batching policy's own decides.
         max_num_seqs: sequences running at once, the n samples of a prompt counted from its admission on.
-        max_num_batched_tokens: tokens in one step; a longer prompt is computed in chunks.
+        max_num_batched_tokens: tokens in one step, padding included.
         max_model_len: tokens of one sequence, prompt and output; None leaves only the pool as the limit.
         preemption: "recompute", or "swap", which falls back to recompute when the host pool is full.
         host_pool: blocks on the host for "swap".
@@ -58,8 +67,13 @@ class Scheduler:
 
     def __init__(
         self,
-        pool: Any,
+        pool: Pool,
         *,
+        batching: Batching | None = None,
+        order: Order | None = None,
+        admission: Admission | None = None,
+        victim: Victim | None = None,
+        shedding: Shedding | None = None,
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 2048,
         max_model_len: int | None = None,
@@ -82,6 +96,11 @@ class Scheduler:
         if max_aborts < 0:
             raise UnderloadError(f"max_aborts must be at least 0, got {max_aborts}")
         self.pool = pool
+        self.batching = batching or Continuous()
+        self.order = order or FirstCome()
+        self.admission = admission or self.batching.admission()
+        self.victim = victim or LastArrived()
+        self.shedding = shedding or Shedding()
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
@@ -91,10 +110,12 @@ class Scheduler:
         self.requests: dict[str, Request] = {}  # live, by id
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        self._order: dict[Sequence, int] = {}  # of live sequences: their places in the order of arrival
+        self.held: list[Sequence] = []
+        self.num_slots = 0  # taken by running sequences, and by samples that will fork from them
+        self.turns = 0  # works handed out so far
+        self._order: dict[Sequence, tuple[float, int]] = {}  # of live sequences: the order's key, and who came before
         self._arrivals = 0
-        self._slots = 0
-        self._turns_taken = 0
+        self._expiring: list[tuple[float, int, Request]] = []  # a heap of those that `shedding` may yet drop
         self._leaving: list[Request] = []  # cancelled or failed, and not yet taken out
         self._finished: list[Request] = []
         self._in_flight: deque[Plan] = deque()
@@ -107,8 +128,8 @@ class Scheduler:
 
         Raises:
             InvalidRequest: the id is in use, the request was served before, the prompt leaves no room for a token, the
-                request has more samples than may run, or a sequence of it could outgrow the whole pool. Each names the
-                value and the limit.
+                request has more samples than may run, a sequence of it could outgrow the whole pool, or the batching
+                policy could never serve it. Each names the value and the limit.
         """
         name, prompt = request.request_id, len(request.prompt_ids)
         if name in self.requests:
@@ -134,19 +155,29 @@ class Scheduler:
                 f"({self.pool.num_blocks} blocks of {self.pool.block_size}): lower max_tokens, shorten the prompt, or "
                 "make the pool larger"
             )
+        if why := self.batching.refuses(request, max(self._limit(request) - 1, 1), self.max_num_batched_tokens):
+            raise InvalidRequest(f"request {name!r}: {why}")
 
     def add(self, request: Request) -> None:
-        """Put a request at the end of the queue.
+        """Put a request into the queue, or turn it away at once, if `shedding` says so: it is finished then.
 
         Raises:
             InvalidRequest: as `check` says; nothing has changed then.
         """
         self.check(request)
         self.requests[request.request_id] = request
+        refusal = self.shedding.refuses(request, len(self.waiting))
+        key = 0.0 if refusal else self.order.key(request)
         for sequence in request.sequences:
             sequence.max_len = self._limit(request)
-            self._order[sequence] = self._arrivals
+            self._order[sequence] = (key, self._arrivals)
             self._arrivals += 1
+        if refusal:
+            timeline = request.timeline
+            self._refuse(request, refusal, timeline.arrival if timeline.queued is None else timeline.queued)
+            return
+        if (latest := self.shedding.expires(request)) < inf:
+            heapq.heappush(self._expiring, (latest, self._arrivals, request))
         self._wait(request.sequences[0])
 
     def cancel(self, request_id: str) -> bool:
@@ -169,120 +200,67 @@ class Scheduler:
 
     # ---- a plan --------------------------------------------------------------------------------------------------
 
-    def schedule(self, now: float) -> Plan | Idle:
+    def schedule(self, now: float, *, closing: bool = False) -> Plan | Idle:
         """The next step: blocks are taken, but no counter of what is computed moves before `commit`.
+
+        Args:
+            closing: no more requests are known to come; a policy need not wait for company.
 
         Returns:
             A plan (with no work but copies to the host, in a rare case), or `Idle`.
         """
         self._drop_leaving(now)
+        self._drop_expired(now)
+        self._end_batch()
         plan = Plan(self._plans)
-        budget = self.max_num_batched_tokens
-        before = len(self.running)
-        for sequence in self._turns():
-            if not budget:
-                break
-            if sequence.state is not SequenceState.RUNNING:
-                continue  # it made room for an earlier one, in this very loop
-            assert sequence.request is not None
-            count = len(sequence.tokens) - sequence.num_scheduled
-            if not count or sequence.request.cancelled:
-                continue  # all of it is in a plan, or nobody wants it any more
-            if count > budget:
-                count = budget
-            if self._make_room(sequence, sequence.num_scheduled + count, plan):
-                budget -= count
-                self._take(plan, sequence, count)
-        preempted = len(self.running) < before
-        # Whoever was preempted just now is the first to wait, and would take back what it gave.
-        while budget and self.waiting and not (preempted and plan.work):
-            if count := self._admit(self.waiting[0], budget, plan, now):
-                budget -= count
-            elif self.running:
-                break
-            else:
-                self._refuse(self.waiting[0], now)
+        step = Step(self, plan, now, closing)
+        self.batching.fill(step)
         if not plan.work and not plan.swap_out:
-            return Idle()
+            # Whoever waits may be dropped by then.
+            return Idle(min((until for until in (step.until, self._next_expiry()) if until is not None), default=None))
         self._plans += 1
         plan.queue_length = len(self.waiting)
+        plan.sum_up()
         self._in_flight.append(plan)
         return plan
 
-    def _turns(self) -> list[Sequence]:
-        """Running sequences in the order in which this step serves them."""
-        decoding: list[Sequence] = []
-        prefilling: list[Sequence] = []
-        for sequence in self.running:
-            behind = len(sequence.tokens) - sequence.num_scheduled
-            (decoding if behind <= 1 else prefilling).append(sequence)
-        if len(decoding) > self.max_num_batched_tokens:
-            decoding.sort(key=lambda sequence: sequence.last_turn)
-        return decoding + prefilling
+    def _next_expiry(self) -> float | None:
+        return self._expiring[0][0] if self._expiring and self.waiting else None
 
-    def _make_room(self, sequence: Sequence, stop: int, plan: Plan) -> bool:
-        """Blocks for the tokens up to `stop`, its own to write; whether there were any left by preempting others."""
-        table = sequence.table
-        assert table is not None
-        while True:
-            try:
-                self.pool.append(table, stop)
-                copies = self.pool.write(table, sequence.num_scheduled, stop)
-            except OutOfBlocks:
-                # What others give back does not lengthen a run.
-                victim = self._victim() if self._reserve is None else sequence
-                if victim is not None:
-                    self._preempt(victim, plan)
-                if victim is None or victim is sequence:
-                    return False
-                continue
-            if copies:
-                plan.copies += copies
-                plan.copied.append(sequence)
-            return True
+    # ---- what a `Step` asks for ------------------------------------------------------------------------------------
 
-    def _take(self, plan: Plan, sequence: Sequence, count: int) -> None:
-        start, stop = sequence.num_scheduled, sequence.num_scheduled + count
-        samples, last = 0, False
-        if stop == len(sequence.tokens):
-            samples, last = _width(sequence), stop + 1 >= sequence.max_len
-        sequence.num_scheduled = stop
-        sequence.last_turn = self._turns_taken
-        self._turns_taken += 1
-        self.pool.announce(sequence.table, sequence.chain, stop)
-        plan.work.append(Work(sequence, start, stop, samples, last))
+    def may_begin(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence may run now: a slot, blocks for all it has, and the admission's word."""
+        if self.num_slots + sequence.width > self.max_num_seqs:
+            return False
+        if not self.pool.can_allocate(sequence.chain, len(sequence.tokens), reserve=self._reserved(sequence)):
+            return False
+        holding = self.running + self.held if self.held else self.running
+        return not holding or self.admission.admits(sequence, holding, self.pool)
 
-    def _admit(self, sequence: Sequence, budget: int, plan: Plan, now: float) -> int:
-        """Give the first waiting sequence its blocks and as many tokens as the budget allows; how many, 0 if it must
-        wait. The whole of it must fit now, although a long prompt is computed in several steps."""
-        if self._slots + _width(sequence) > self.max_num_seqs:
-            return 0
+    def begin(self, sequence: Sequence, plan: Plan, now: float) -> None:
+        """Give a waiting sequence its slot and its blocks. The whole of it has to fit, although a long prompt may be
+        computed in several steps."""
         request = sequence.request
         assert request is not None
-        reserve = None if self._reserve is None else self._reserve(request)
-        if not self.pool.can_allocate(sequence.chain, len(sequence.tokens), reserve=reserve):
-            return 0
-        table = self.pool.allocate(sequence.chain, len(sequence.tokens), reserve=reserve)
+        table = self.pool.allocate(sequence.chain, len(sequence.tokens), reserve=self._reserved(sequence))
         cached = table.num_hashed * table.block_size
         if request.timeline.scheduled is None:
             request.timeline.scheduled = now
             request.timeline.cached_tokens = cached
-        done = max(cached, sequence.host_tokens)
+            self.order.admitted(request)
         if sequence.host_tokens > cached:
             first, last = table.num_hashed, len(sequence.host_blocks)
             plan.swap_in += zip(sequence.host_blocks[first:last], table.blocks[first:last])
         sequence.table = table
-        sequence.num_computed = sequence.num_scheduled = done
+        sequence.num_computed = sequence.num_scheduled = max(cached, sequence.host_tokens)
+        self._leave(self.waiting, sequence)
         sequence.state = SequenceState.RUNNING
-        self.waiting.pop(0)
         insort(self.running, sequence, key=self._place)
-        self._slots += _width(sequence)
+        self.num_slots += sequence.width
         plan.admitted.append(sequence)
-        count = min(len(sequence.tokens) - done, budget)
-        self._take(plan, sequence, count)
-        return count
 
-    def _refuse(self, sequence: Sequence, now: float) -> None:
+    def refuse_for_good(self, sequence: Sequence, now: float) -> None:
         """Fail the request of a sequence that finds no room although nobody holds a block; those behind it go on.
         `check` cannot know where a pool rounds up, or is a reader's own."""
         request = sequence.request
@@ -294,16 +272,14 @@ class Scheduler:
         self._let_go(request)
         self._drop_leaving(now)
 
-    # ---- preemption ----------------------------------------------------------------------------------------------
+    def choose_victim(self, sequence: Sequence) -> Sequence | None:
+        """Who makes room for `sequence`, perhaps itself; None where all who run are in plans."""
+        if self._reserve is not None:
+            return sequence  # what others give back does not lengthen a run
+        free = (one for one in reversed(self.running) if one.num_scheduled == one.num_computed)
+        return self.victim.choose(free, self.pool)
 
-    def _victim(self) -> Sequence | None:
-        """The running sequence that arrived last and is in no plan; None where all are."""
-        for sequence in reversed(self.running):
-            if sequence.num_scheduled == sequence.num_computed:
-                return sequence
-        return None
-
-    def _preempt(self, sequence: Sequence, plan: Plan) -> None:
+    def preempt(self, sequence: Sequence, plan: Plan) -> None:
         """Take all blocks of a running sequence; it goes back to its place among the waiting."""
         assert sequence.table is not None
         # One that never ran holds what its prompt's first sample computed, and a reserving pool has yet to copy it.
@@ -321,10 +297,15 @@ class Scheduler:
         self._stop(sequence)
         self._wait(sequence)
 
+    # ---- places, slots and blocks ------------------------------------------------------------------------------------
+
+    def _reserved(self, sequence: Sequence) -> int | None:
+        return None if self._reserve is None or sequence.request is None else self._reserve(sequence.request)
+
     def _stop(self, sequence: Sequence) -> None:
         """A running sequence gives up its slot and its blocks."""
         self._leave(self.running, sequence)
-        self._slots -= _width(sequence)
+        self.num_slots -= sequence.width
         self.pool.free(sequence.table)
         sequence.table = None
         sequence.num_computed = sequence.num_scheduled = 0
@@ -339,7 +320,7 @@ class Scheduler:
             )
         insort(self.waiting, sequence, key=self._place)
 
-    def _place(self, sequence: Sequence) -> int:
+    def _place(self, sequence: Sequence) -> tuple[float, int]:
         return self._order[sequence]
 
     def _leave(self, queue: list[Sequence], sequence: Sequence) -> None:
@@ -367,20 +348,24 @@ class Scheduler:
             UnderloadError: not the oldest plan in flight, another number of samples than the plan wants, what is no
                 token id, or a duration below 0 s or without end; nothing has changed then.
         """
-        self.check_result(plan, result)
+        if plan.checked is not result:
+            self.check_result(plan, result)
         self._in_flight.popleft()
         for sequence in plan.admitted:
             self._drop_host(sequence)
+        publish, block_size = self.pool.publish, self.pool.block_size
         for work, sampled in zip(plan.work, result.sampled):
-            sequence = work.sequence
-            sequence.num_computed = work.stop
-            self.pool.publish(sequence.table, sequence.chain, work.stop)
+            sequence, stop = work.sequence, work.stop
+            sequence.num_computed = stop
+            if stop - work.start > 1 or not stop % block_size:  # else no block got full
+                publish(sequence.table, sequence.chain, stop)
             if not sampled:
                 continue
             if len(sampled) > 1:
                 self._fork(sequence, sampled[1:], now)
             self._append(sequence, sampled[0], now)
         self._drop_leaving(now)
+        self._end_batch()
 
     def check_result(self, plan: Plan, result: StepResult) -> None:
         """Refuse a result that cannot be committed; changes nothing.
@@ -401,13 +386,14 @@ class Scheduler:
             raise UnderloadError(
                 f"plan {plan.number} took {result.duration} s, by its result; a step takes 0 s or more"
             )
+        plan.checked = result
 
     def _fork(self, first: Sequence, draws: list[Sampled], now: float) -> None:
         """The other samples of a prompt go on from its blocks. Where these cannot be shared, they compute it again."""
         request = first.request
         assert request is not None
         request.forked = True
-        self._slots -= len(draws)
+        self.num_slots -= len(draws)
         for sequence, sampled in zip(request.sequences[1:], draws):
             try:
                 sequence.table = self.pool.fork(first.table)
@@ -420,7 +406,7 @@ class Scheduler:
                 sequence.num_computed = sequence.num_scheduled = first.num_computed
                 sequence.state = SequenceState.RUNNING
                 insort(self.running, sequence, key=self._place)
-                self._slots += 1
+                self.num_slots += 1
             self._append(sequence, sampled, now)
 
     def _append(self, sequence: Sequence, sampled: Sampled, now: float) -> None:
@@ -441,10 +427,14 @@ class Scheduler:
     def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         request = sequence.request
         assert request is not None
-        if sequence.state is SequenceState.RUNNING:
-            self._stop(sequence)
-        else:
+        if sequence.state is not SequenceState.RUNNING:
             self._leave(self.waiting, sequence)
+        elif self.batching.keeps_finished and sequence.num_computed:
+            self._leave(self.running, sequence)
+            self.num_slots -= sequence.width
+            self.held.append(sequence)
+        else:
+            self._stop(sequence)
         self._drop_host(sequence)
         sequence.state = SequenceState.FINISHED
         sequence.finish_reason = reason
@@ -461,6 +451,29 @@ class Scheduler:
     def _let_go(self, request: Request) -> None:
         request.cancelled = True
         self._leaving.append(request)
+
+    def _refuse(self, request: Request, why: str, now: float) -> None:
+        """Turn away a request of which nothing has been computed."""
+        request.error = why
+        for sequence in request.sequences:
+            self._finish(sequence, FinishReason.REFUSED, now)
+
+    def _drop_expired(self, now: float) -> None:
+        """Turn away those who have waited for too long."""
+        while self._expiring and self._expiring[0][0] <= now:
+            latest, _, request = heapq.heappop(self._expiring)
+            if request.timeline.scheduled is None and not request.finished and not request.cancelled:
+                waited = latest - request.timeline.arrival
+                self._refuse(request, f"it was to begin within {waited:.6g} s, and did not; send it again later", now)
+
+    def _end_batch(self) -> None:
+        """The finished members of a static batch give back their blocks once nobody of it runs."""
+        if self.held and not self.running and not self._in_flight:
+            for sequence in self.held:
+                self.pool.free(sequence.table)
+                sequence.table = None
+                sequence.num_computed = sequence.num_scheduled = 0
+            self.held = []
 
     def _drop_leaving(self, now: float) -> None:
         """Take out the cancelled and failed that no plan in flight names; the others follow at their commit."""
@@ -500,6 +513,7 @@ class Scheduler:
                 request.error = f"{request.aborts} steps with it failed; the last: {type(error).__name__}: {error}"
                 self._let_go(request)
         self._drop_leaving(now)
+        self._end_batch()
 
     def _undo(self, plan: Plan) -> None:
         for work in plan.work:
@@ -521,11 +535,3 @@ def _require_id(token_id: object, plan: Plan) -> None:
     """An id may be any whole number of 64 bits, an array's for one."""
     if not isinstance(token_id, Integral) or not -MAX_ID <= int(token_id) <= MAX_ID:
         raise UnderloadError(f"plan {plan.number} drew {token_id!r}; a token id is a whole number of at most 64 bits")
-
-
-def _width(sequence: Sequence) -> int:
-    """Slots that a sequence takes: before its prompt is done, one for each sample that will fork from it."""
-    request = sequence.request
-    if request is None or request.forked or sequence.index:
-        return 1
-    return len(request.sequences)

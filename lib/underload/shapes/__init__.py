@@ -9,7 +9,7 @@
 Torch-free: a capacity plan or a figure needs no model in memory.
 """
 
-from underload.shapes.cost import StepCost, decode_cost, prefill_cost, step_cost
+from underload.shapes.cost import StepCost, decode_cost, prefill_cost, sized_cost, step_cost
 from underload.shapes.device import DEVICES, Device, device
 from underload.shapes.line import StepLine, fit_step_time
 from underload.shapes.model import ModelShape, RopeScaling
@@ -35,5 +35,6 @@ __all__ = [
     "roofline",
     "sequences_that_fit",
     "shape",
+    "sized_cost",
     "step_cost",
 ]

@@ -67,22 +67,37 @@ def step_cost(
             raise UnderloadError(
                 f"a step computes between 1 and its context of {context} tokens of a sequence, got {new}"
             )
-    tokens = sum(query_lens)
     rows = len(query_lens) if logit_rows is None else logit_rows
     # Of the `context` keys, the first new query sees context - new + 1, the last one all.
     pairs = sum(
         new * (context - new) + new * (new + 1) // 2 for new, context in zip(query_lens, context_lens, strict=True)
     )
+    return sized_cost(
+        shape, sum(query_lens), sum(context_lens), pairs, rows, weight_bytes=weight_bytes, kv_bytes=kv_bytes
+    )
+
+
+def sized_cost(
+    shape: ModelShape,
+    tokens: int,
+    context_tokens: int,
+    score_pairs: int,
+    logit_rows: int,
+    *,
+    weight_bytes: float = 4,
+    kv_bytes: float = 4,
+) -> StepCost:
+    """`step_cost` of a step whose sums are known (the names of `request.StepSize`), without its single sequences."""
     layers = shape.num_layers * (shape.layer_matrix_parameters + shape.layer_vector_parameters) + shape.hidden_size
-    head = shape.embedding_parameters if rows else 0
+    head = shape.embedding_parameters if logit_rows else 0
     # A tied head is read whole once; its rows looked up as embeddings are part of that read only if they stay in cache.
     lookups = min(tokens, shape.vocab_size) * shape.hidden_size
     matrices = shape.num_layers * shape.layer_matrix_parameters
     return StepCost(
         weight_bytes=weight_bytes * (layers + head + lookups),
-        kv_bytes=shape.kv_bytes_per_token(kv_bytes) * (sum(context_lens) + tokens),
-        matrix_flops=2.0 * (matrices * tokens + shape.embedding_parameters * rows),
-        attention_flops=4.0 * shape.num_layers * shape.query_size * pairs,
+        kv_bytes=shape.kv_bytes_per_token(kv_bytes) * (context_tokens + tokens),
+        matrix_flops=2.0 * (matrices * tokens + shape.embedding_parameters * logit_rows),
+        attention_flops=4.0 * shape.num_layers * shape.query_size * score_pairs,
     )
 
 

@@ -1,0 +1,187 @@
+"""What a batching policy may see and do while it fills one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING
+
+from underload.request import OutOfBlocks, Sequence, SequenceState
+from underload.scheduling.plan import Plan, Work
+
+if TYPE_CHECKING:
+    from underload.scheduling.scheduler import Scheduler
+
+_RUNNING = SequenceState.RUNNING
+
+
+class Step:
+    """One step, being filled. Good until `fill` returns.
+
+    now: s.
+    budget: tokens that may still go into the step; padding counts.
+    closing: no more requests are known to come, so that there is no use in waiting for company.
+    preempted: whether a sequence was put back to make room in this step.
+    """
+
+    def __init__(self, scheduler: Scheduler, plan: Plan, now: float, closing: bool) -> None:
+        self.now = now
+        self.budget = scheduler.max_num_batched_tokens
+        self.closing = closing
+        self.preempted = False
+        self.until: float | None = None
+        self._scheduler = scheduler
+        self._plan = plan
+
+    # ---- what there is -------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> SequenceOf[Sequence]:
+        """Sequences without blocks, first in the queue first. The list changes as sequences are admitted."""
+        return self._scheduler.waiting
+
+    @property
+    def running(self) -> SequenceOf[Sequence]:
+        """Sequences with blocks, in the order of the queue. Running through it while it changes is your own risk."""
+        return self._scheduler.running
+
+    @property
+    def held(self) -> SequenceOf[Sequence]:
+        """Finished members of a static batch that is not over."""
+        return self._scheduler.held
+
+    @property
+    def free_slots(self) -> int:
+        """Sequences that may run besides."""
+        return self._scheduler.max_num_seqs - self._scheduler.num_slots
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that are free, or cached and could be evicted."""
+        pool = self._scheduler.pool
+        return pool.num_blocks - pool.num_used
+
+    @property
+    def num_work(self) -> int:
+        """Sequences that the step computes tokens of, so far."""
+        return len(self._plan.work)
+
+    def behind(self, sequence: Sequence) -> int:
+        """Tokens that a running sequence has still to compute; 1 for one that decodes, 0 for one in a plan."""
+        return len(sequence.tokens) - sequence.num_scheduled
+
+    # ---- what can be done ----------------------------------------------------------------------------------------
+
+    def run(self, sequence: Sequence, tokens: int) -> int:
+        """Let a running sequence compute its next tokens, `tokens` at most and no more than the budget has left.
+
+        Blocks are taken, from others if need be: some running sequences may wait afterwards, and even this one.
+
+        Returns:
+            Tokens computed; 0 if it runs no more, has nothing to compute, or finds no blocks.
+        """
+        count = min(len(sequence.tokens) - sequence.num_scheduled, tokens, self.budget)
+        if count <= 0 or sequence.state is not _RUNNING:
+            return 0
+        request = sequence.request
+        if request is not None and request.cancelled:
+            return 0
+        start, table = sequence.num_scheduled, sequence.table
+        assert table is not None
+        if (count > 1 or not self._scheduler.pool.ready(table, start)) and not self._make_room(sequence, start + count):
+            return 0
+        self._take(sequence, count)
+        return count
+
+    def admit(self, sequence: Sequence, tokens: int, *, whole: bool = False) -> int | None:
+        """Take a waiting sequence out of the queue: a slot, blocks for all tokens it has, and work for `tokens` of
+        them at most.
+
+        Args:
+            whole: only if all that is not cached can be computed in this step.
+
+        Returns:
+            Tokens computed (0 where none were wanted); None if it has to wait: no slot, no blocks, or the admission
+            says so. The first in the queue that cannot run even alone fails, and is in the queue no more.
+        """
+        scheduler = self._scheduler
+        if sequence.state is not SequenceState.WAITING:
+            return None
+        if not scheduler.may_begin(sequence):
+            # Others may be behind it, but nobody is before it who could still make room.
+            if not scheduler.running and not scheduler.held and sequence is scheduler.waiting[0]:
+                scheduler.refuse_for_good(sequence, self.now)
+            return None
+        if whole:
+            known = scheduler.pool.cached_tokens(sequence.chain, len(sequence.tokens))
+            if len(sequence.tokens) - max(known, sequence.host_tokens) > min(tokens, self.budget):
+                return None
+        scheduler.begin(sequence, self._plan, self.now)
+        count = min(len(sequence.tokens) - sequence.num_scheduled, tokens, self.budget)
+        if count > 0:
+            self._take(sequence, count)
+        return count
+
+    def admit_in_order(self, *, whole: bool = False) -> None:
+        """Admit from the front of the queue, with all tokens that the budget has left, until one has to wait.
+
+        Nobody is admitted where somebody was preempted in this step: that one is the first to wait, and would take
+        back what it gave.
+        """
+        while self.budget and self.waiting and not (self.preempted and self._plan.work):
+            first = self.waiting[0]
+            if self.admit(first, self.budget, whole=whole) is None and self.waiting and self.waiting[0] is first:
+                return
+
+    def hold(self) -> None:
+        """The finished members of the batch keep their rows: one token of padding each."""
+        self._plan.held = list(self.held)
+        self.pad(len(self._plan.held))
+
+    def pad(self, tokens: int) -> None:
+        """Compute that many tokens for nothing."""
+        self._plan.padding_tokens += tokens
+        self.budget -= tokens
+
+    def wait_until(self, instant: float) -> None:
+        """If nothing is to be computed now: ask again at `instant` (s), unless something happens before."""
+        self.until = instant if self.until is None else min(self.until, instant)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _take(self, sequence: Sequence, count: int) -> None:
+        scheduler = self._scheduler
+        start = sequence.num_scheduled
+        stop = start + count
+        samples, last = 0, False
+        if stop == len(sequence.tokens):
+            samples = 1 if sequence.index or stop > sequence.prompt_len else sequence.width
+            last = stop + 1 >= sequence.max_len
+        sequence.num_scheduled = stop
+        sequence.last_turn = scheduler.turns
+        scheduler.turns += 1
+        if count > 1 or not stop % scheduler.pool.block_size:  # else no block gets full
+            scheduler.pool.announce(sequence.table, sequence.chain, stop)
+        self._plan.work.append(Work(sequence, start, stop, samples, last))
+        self.budget -= count
+
+    def _make_room(self, sequence: Sequence, stop: int) -> bool:
+        """Blocks for the tokens up to `stop`, its own to write; whether there were any left by preempting others."""
+        scheduler, plan, table = self._scheduler, self._plan, sequence.table
+        pool = scheduler.pool
+        assert table is not None
+        while True:
+            try:
+                pool.append(table, stop)
+                copies = pool.write(table, sequence.num_scheduled, stop)
+            except OutOfBlocks:
+                victim = scheduler.choose_victim(sequence)
+                if victim is not None:
+                    self.preempted = True
+                    scheduler.preempt(victim, plan)
+                if victim is None or victim is sequence:
+                    return False
+                continue
+            if copies:
+                plan.copies += copies
+                plan.copied.append(sequence)
+            return True
