@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 from underload.engine.engine import Engine
 from underload.request import Request, Timeline
 from underload.workload import Planned, PromptIds
 
 
-def serve(engine: Engine, planned: Iterable[Planned], ids: PromptIds) -> list[Request]:
+def serve(
+    engine: Engine, planned: Iterable[Planned], ids: PromptIds, *, max_tokens: int | None = None
+) -> list[Request]:
     """Send each request of a plan when it is due, and step the engine until all are finished.
 
     Time 0 of the plan is now. A turn of a conversation that has a think time arrives that long after the answer before
@@ -19,6 +22,8 @@ def serve(engine: Engine, planned: Iterable[Planned], ids: PromptIds) -> list[Re
 
     Args:
         ids: makes the prompts, and is told the answers.
+        max_tokens: what each request is allowed; its planned length if None. Where it is more than that, the executor
+            has to know when an answer ends (`output_tokens`).
 
     Returns:
         The requests, in the order in which they finished.
@@ -33,7 +38,9 @@ def serve(engine: Engine, planned: Iterable[Planned], ids: PromptIds) -> list[Re
     def send(request: Planned, arrival: float) -> None:
         name = str(request.index)
         sent[name] = request
-        engine.add(Request(name, ids(request), request.params, Timeline(arrival), salt=request.tenant))
+        params = request.params if max_tokens is None else replace(request.params, max_tokens=max_tokens)
+        tenant = request.tenant
+        engine.add(Request(name, ids(request), params, Timeline(arrival), salt=tenant, tenant=tenant))
 
     begun: set[tuple[str, str]] = set()
     for request in planned:

@@ -14,7 +14,7 @@ from underload.figures.palette import FigureError
 from underload.figures.pen import Pen, drawing
 from underload.figures.plot import Axis, Panel, text_width
 from underload.figures.still import Picture
-from underload.request import Request
+from underload.request import Request, UnderloadError
 from underload.request import Sequence as Sample
 from underload.scheduling import Plan, Scheduler, StepResult
 
@@ -52,7 +52,10 @@ class BlockRecording:
     moments: list[Moment] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.pool: BlockPool = self.scheduler.pool
+        pool = self.scheduler.pool
+        if not isinstance(pool, BlockPool):
+            raise UnderloadError(f"a picture of blocks needs a BlockPool, got {type(pool).__name__}")
+        self.pool = pool
         self._names: dict[str, Sample] = {}
         self._held: dict[str, int] = {}  # preemptions of each sequence that held blocks in the last step
         self._writers: dict[Any, str] = {}  # by the identity of a block's content

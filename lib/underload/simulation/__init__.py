@@ -11,6 +11,7 @@
     little        Little's law on a window, ends and all
     step_time     LinearStepTime, RooflineStepTime: how long a plan of the serving engine takes
     modelled      CostModelExecutor: runs the engine's plans on a virtual clock
+    serving       simulate_serving: the engine's own loop, scheduler and pool on a virtual clock
     backlog       serve_backlog: what a pool's memory holds while requests wait
     replications  replicate, compare: independent runs; alternatives on the same random numbers
 
@@ -41,9 +42,11 @@ from underload.simulation.little import Little, little, number_inside
 from underload.simulation.modelled import CostModelExecutor
 from underload.simulation.replications import Comparison, Replications, compare, replicate
 from underload.simulation.run import Run
+from underload.simulation.serving import ServingRun, simulate_serving
 from underload.simulation.simulate import simulate
 from underload.simulation.station import ServerStation, SharedStation, Station, station
-from underload.simulation.step_time import LinearStepTime, RooflineStepTime, StepTime
+from underload.simulation.roofline import RooflineStepTime
+from underload.simulation.step_time import LinearStepTime, StepTime
 from underload.simulation.visit import Visit, VisitState
 
 __all__ = [
@@ -59,6 +62,7 @@ __all__ = [
     "RooflineStepTime",
     "Run",
     "ServerStation",
+    "ServingRun",
     "SharedStation",
     "Station",
     "StepTime",
@@ -71,6 +75,7 @@ __all__ = [
     "replicate",
     "serve_backlog",
     "simulate",
+    "simulate_serving",
     "station",
     "submit_to",
 ]

@@ -1,19 +1,46 @@
-"""How long a step takes, by a model of it."""
+"""How long a step takes, by a model of its size.
+
+A model reads the names of `request.StepSize` and nothing else: a plan that is to be simulated and the record of a step
+that was measured are the same question. It is asked for every step of a simulation, so a call costs about a
+microsecond.
+
+    LinearStepTime    overhead + so much a token + so much a key read
+    OverlapStepTime   memory and computing side by side, the shorter hidden in part
+    ReplayStepTime    durations that were recorded, in order
+
+and in files of their own `RooflineStepTime`, `TableStepTime`, `FittedStepTime`.
+
+`run(step, k)` is what k decode steps in a row take, bit for bit as k calls would say.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from underload.request import UnderloadError
-from underload.scheduling import Plan
-from underload.shapes import Device, ModelShape, roofline, step_cost
+from underload.request import StepSize, UnderloadError
 
 
 class StepTime(Protocol):
-    """s that a plan takes."""
+    """s that a step of some size takes."""
 
-    def __call__(self, plan: Plan) -> float: ...
+    def __call__(self, step: StepSize) -> float: ...
+
+    def run(self, step: StepSize, k: int) -> list[float]:
+        """s that each of k decode steps in a row takes, the first of them `step`. From one to the next each sequence
+        that decodes has a token more (`context_tokens` and `score_pairs` grow by `decode_tokens`); all else stays."""
+        ...
+
+
+def growth(step: StepSize, k: int) -> range:
+    """What k decode steps in a row have more to read than the first of them, `step`: tokens of context."""
+    return range(0, k * step.decode_tokens, step.decode_tokens)
+
+
+def tokens_of(step: StepSize) -> int:
+    """Tokens that a step computes, those included that are thrown away."""
+    return step.prefill_tokens + step.decode_tokens + step.padding_tokens
 
 
 @dataclass(frozen=True)
@@ -35,34 +62,75 @@ class LinearStepTime:
         if min(terms) < 0 or not sum(terms) > 0:
             raise UnderloadError(f"a step takes some time and no term of it is negative, got {terms} s")
 
-    def __call__(self, plan: Plan) -> float:
-        tokens = plan.num_tokens + plan.padding_tokens
-        return self.overhead + self.per_token * tokens + self.per_context_token * sum(work.stop for work in plan.work)
+    def __call__(self, step: StepSize) -> float:
+        return self._seconds(tokens_of(step), step.context_tokens)
+
+    def run(self, step: StepSize, k: int) -> list[float]:
+        tokens, context = tokens_of(step), step.context_tokens
+        return [self._seconds(tokens, context + more) for more in growth(step, k)]
+
+    def _seconds(self, tokens: int, context: int) -> float:
+        return self.overhead + self.per_token * tokens + self.per_context_token * context
 
 
 @dataclass(frozen=True)
-class RooflineStepTime:
-    """The least time that a step can take on a device: by the bytes it must move or by its FLOPs, whichever is more.
+class OverlapStepTime:
+    """max(m, c) + overlap x min(m, c), with m = base + per_context x keys and values read, c = per_token x tokens.
 
-    Williams et al., "Roofline" (CACM 2009), over `shapes.step_cost`. Blocks that go to the host or come back, and
-    copies of blocks, are not in it. `overhead` (s) is added to every step.
+    Reading memory (m) and computing (c) go on side by side. `overlap` is the share of the shorter that shows all the
+    same: 0 where the longer hides it, which is the roofline (Williams et al., CACM 2009), 1 where one waits for the
+    other. All in s, but `overlap`.
+
+    Raises:
+        UnderloadError: a negative term, an `overlap` outside [0, 1], or a step that takes no time at all.
     """
 
-    shape: ModelShape
-    device: Device
-    weight_bytes: float = 2
-    kv_bytes: float = 2
-    overhead: float = 0.0
+    base: float
+    per_context: float
+    per_token: float
+    overlap: float
 
-    def __call__(self, plan: Plan) -> float:
-        if not plan.work:
-            return self.overhead
-        cost = step_cost(
-            self.shape,
-            [work.stop - work.start for work in plan.work],
-            [work.stop for work in plan.work],
-            logit_rows=sum(work.samples > 0 for work in plan.work),
-            weight_bytes=self.weight_bytes,
-            kv_bytes=self.kv_bytes,
-        )
-        return self.overhead + roofline(cost, bandwidth=self.device.bandwidth, flops=self.device.flops).seconds
+    def __post_init__(self) -> None:
+        terms = (self.base, self.per_context, self.per_token)
+        if min(terms) < 0 or not sum(terms) > 0:
+            raise UnderloadError(f"a step takes some time and no term of it is negative, got {terms} s")
+        if not 0 <= self.overlap <= 1:
+            raise UnderloadError(f"overlap is the share of the shorter part that shows, from 0 to 1, got {self.overlap}")
+
+    def __call__(self, step: StepSize) -> float:
+        return self._seconds(tokens_of(step), step.context_tokens)
+
+    def run(self, step: StepSize, k: int) -> list[float]:
+        tokens, context = tokens_of(step), step.context_tokens
+        return [self._seconds(tokens, context + more) for more in growth(step, k)]
+
+    def _seconds(self, tokens: int, context: int) -> float:
+        memory = self.base + self.per_context * context
+        compute = self.per_token * tokens
+        return memory + self.overlap * compute if memory > compute else compute + self.overlap * memory
+
+
+class ReplayStepTime:
+    """Durations that were recorded (s), one a step, in order: what a run would have been on just this machine's luck.
+
+    It remembers how far it has come, so one belongs to one run; joined steps take as many as they join.
+
+    Raises:
+        UnderloadError: asked for more steps than were recorded.
+    """
+
+    def __init__(self, durations: Sequence[float]) -> None:
+        self.durations = list(durations)
+        self._next = 0
+
+    def __call__(self, step: StepSize) -> float:
+        return self.run(step, 1)[0]
+
+    def run(self, step: StepSize, k: int) -> list[float]:
+        start, self._next = self._next, self._next + k
+        if self._next > len(self.durations):
+            raise UnderloadError(
+                f"step {self._next} was asked for and {len(self.durations)} were recorded; replay the same requests "
+                "under the same scheduler, from a fresh ReplayStepTime"
+            )
+        return self.durations[start : self._next]
