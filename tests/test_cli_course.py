@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from queue_lab import edited, queue_lab, solved_by_hand
+from sample_task_lab import task_lab
 
 from underload.cli import main
 from underload.course import read_notebook, write_notebook
@@ -258,3 +259,22 @@ def test_grade_says_what_it_passed_over_and_how_to_go_on(labs: Path, tmp_path: P
     assert json.loads(capsys.readouterr().out)["passed_over"] == {"second": 2}
     assert course("grade", came, "--out", out, "--labs", second, *options) == 0
     assert "those of queue-lab were passed over" in capsys.readouterr().out  # marks of the other lab do no harm
+
+
+# ---- verify -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("faulty", "said"), [(["task-1-check"], "1 complaint"), (["task-1-check", "task-2-check"], "2 complaints")]
+)
+def test_verify_counts_its_complaints_and_lists_them(
+    faulty: list[str], said: str, tmp_path: Path, capsys: Capture
+) -> None:
+    lab = task_lab()
+    for cell in lab.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") in faulty:
+            cell.source += "\n'no points'"
+    write_notebook(lab, tmp_path / "counting.ipynb")
+    assert course("verify", "counting", "--labs", tmp_path, "--wrong", tmp_path) == 1
+    head, *complaints = capsys.readouterr().out.splitlines()
+    assert head.startswith("counting ") and head.endswith(f": {said}") and len(complaints) == len(faulty)

@@ -302,6 +302,28 @@ def test_the_same_again_changes_no_file(tmp_path: Path) -> None:
     assert log.index("2026-11-30") < log.index("2026-12-07")
 
 
+def test_a_day_has_one_heading_however_often_something_is_handed_out(tmp_path: Path) -> None:
+    release({LAB: queue_lab()}, tmp_path, day=DAY)
+    release({LAB: queue_lab()}, tmp_path, day=DAY)
+    release({LAB: queue_lab()}, tmp_path, day=LATER)
+    log = (tmp_path / "CHANGES.md").read_text()
+    assert [line for line in log.splitlines() if line.startswith("#")] == [
+        "# Hand-outs",
+        "## 2026-11-30",
+        "## 2026-12-07",
+    ]
+    first, second = log.split("## 2026-11-30\n\n")[1].split("\n\n## 2026-12-07\n\n")
+    assert [line.split(": ")[1][:9] for line in first.splitlines()] == ["first han", "unchanged"]
+    assert second.startswith(f"- **{LAB}**")
+
+
+def test_two_releases_to_students_on_a_day_say_to_whom(tmp_path: Path) -> None:
+    release({LAB: queue_lab()}, tmp_path, secret=SECRET, students=["ann"], day=DAY)
+    release({LAB: queue_lab()}, tmp_path, secret=SECRET, students=["ann", "bob"], day=DAY)
+    lines = (tmp_path / "CHANGES.md").read_text().split("## 2026-11-30\n")[1].splitlines()
+    assert lines[:3] == ["", "To 1 student:", ""] and lines[4:7] == ["", "To 2 students:", ""] and len(lines) == 8
+
+
 def test_a_student_who_comes_later_has_a_new_copy_of_the_same_version(tmp_path: Path) -> None:
     release({LAB: queue_lab()}, tmp_path, secret=SECRET, students=["ann", "bob"], day=DAY)
     done = release({LAB: queue_lab()}, tmp_path, secret=SECRET, students=["ann", "bob", "cy"], day=LATER).labs[0]

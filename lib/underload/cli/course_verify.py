@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"{one.lab:<28} {one.parts} parts, {number(one.points)} + {number(one.bonus)} points; "
             f"{one.wrong} wrong and {one.harmless} harmless answers, {one.seconds_each:.2f} s each: "
-            + ("as it should be" if not one.complaints else f"{len(one.complaints)} complaints")
+            + (complaints(len(one.complaints)) if one.complaints else "as it should be")
         )
         for complaint in one.complaints:
             print(f"  {complaint}")
@@ -56,3 +56,8 @@ def run(args: argparse.Namespace) -> int:
 
         print_json({"labs": [dataclasses.asdict(one) for one in found]})
     return 1 if any(one.complaints for one in found) else 0
+
+
+def complaints(count: int) -> str:
+    """'1 complaint', '2 complaints'."""
+    return f"{count} complaint{'' if count == 1 else 's'}"

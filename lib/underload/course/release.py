@@ -16,6 +16,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,7 +225,7 @@ def release(
     for name, text in planned.items():
         _write(out / name, text)
         record["files"][name] = record["files"][name][-1:]
-    _write(out / _LOG, _log(out) + _entry(date, done, students))
+    _write(out / _LOG, _logged(_log(out), date, _entry(done, students)))
     _write_record(out, record)
     return Release(tuple(done), tuple(students), len(planned), tuple(out / name for name in kept), tuple(gone))
 
@@ -355,9 +356,17 @@ def _log(out: Path) -> str:
     return path.read_text(encoding="utf-8").rstrip("\n") + "\n" if path.exists() else _LOG_HEAD
 
 
-def _entry(date: str, done: Sequence[Released], students: Sequence[str]) -> str:
-    to = f" to {len(students)} students" if students else ""
-    lines = [f"\n## {date}{to}\n"]
+def _logged(log: str, date: str, entry: str) -> str:
+    """The log with one more entry, under the heading of its day: a day has one, however often something is handed out
+    on it."""
+    if re.findall(r"^## (.*)$", log, re.MULTILINE)[-1:] != [date]:
+        return f"{log}\n## {date}\n\n{entry}"
+    return log + ("" if entry.startswith("- ") else "\n") + entry  # one list goes on, a new paragraph stands apart
+
+
+def _entry(done: Sequence[Released], students: Sequence[str]) -> str:
+    """What one hand-out did, a line a lab."""
+    lines = [f"To {len(students)} {'student' if len(students) == 1 else 'students'}:\n"] if students else []
     for one in done:
         head = f"- **{one.lab}**, {_short(one.version)}: "
         if one.state == "first":
