@@ -9,7 +9,9 @@
     simulate      simulate: one station, one load, one call
     run           Run: what happened to every customer, in the words of `queueing.Measures`
     little        Little's law on a window, ends and all
-    step_time     LinearStepTime, RooflineStepTime: how long a plan of the serving engine takes
+    step_time     LinearStepTime, OverlapStepTime, ReplayStepTime: how long a step of the serving engine takes
+    roofline      RooflineStepTime: by the model's shape and the device's data sheet
+    table         TableStepTime: by a table of measurements
     modelled      CostModelExecutor: runs the engine's plans on a virtual clock
     serving       simulate_serving: the engine's own loop, scheduler and pool on a virtual clock
     backlog       serve_backlog: what a pool's memory holds while requests wait
@@ -41,12 +43,13 @@ from underload.simulation.line import DISCIPLINES
 from underload.simulation.little import Little, little, number_inside
 from underload.simulation.modelled import CostModelExecutor
 from underload.simulation.replications import Comparison, Replications, compare, replicate
+from underload.simulation.roofline import RooflineStepTime
 from underload.simulation.run import Run
 from underload.simulation.serving import ServingRun, simulate_serving
 from underload.simulation.simulate import simulate
 from underload.simulation.station import ServerStation, SharedStation, Station, station
-from underload.simulation.roofline import RooflineStepTime
-from underload.simulation.step_time import LinearStepTime, StepTime
+from underload.simulation.step_time import LinearStepTime, OverlapStepTime, ReplayStepTime, StepTime
+from underload.simulation.table import TableStepTime
 from underload.simulation.visit import Visit, VisitState
 
 __all__ = [
@@ -58,6 +61,8 @@ __all__ = [
     "LinearStepTime",
     "Little",
     "Occupancy",
+    "OverlapStepTime",
+    "ReplayStepTime",
     "Replications",
     "RooflineStepTime",
     "Run",
@@ -66,6 +71,7 @@ __all__ = [
     "SharedStation",
     "Station",
     "StepTime",
+    "TableStepTime",
     "Visit",
     "VisitState",
     "compare",

@@ -95,7 +95,9 @@ class OverlapStepTime:
         if min(terms) < 0 or not sum(terms) > 0:
             raise UnderloadError(f"a step takes some time and no term of it is negative, got {terms} s")
         if not 0 <= self.overlap <= 1:
-            raise UnderloadError(f"overlap is the share of the shorter part that shows, from 0 to 1, got {self.overlap}")
+            raise UnderloadError(
+                f"overlap is the share of the shorter part that shows, from 0 to 1, got {self.overlap}"
+            )
 
     def __call__(self, step: StepSize) -> float:
         return self._seconds(tokens_of(step), step.context_tokens)
