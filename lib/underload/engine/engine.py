@@ -38,9 +38,10 @@ class Engine:
         self.steps: list[StepRecord] = []
         self.finished: list[Request] = []
         self.aborted = 0  # steps that failed
-        self.more_to_come = (
-            False  # whether requests may come that nobody has announced: no policy then takes the last for it
-        )
+        # Whether requests may come that nobody has announced: no policy then takes the last one for the last.
+        self.more_to_come = False
+        # How to wait for an instant where nothing can be computed before; a front end may cut the wait short.
+        self.sleep: Callable[[float], None] = self.clock.wait
         self._coming: dict[str, Request] = {}  # not yet arrived, by id
         self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled
         self._numbers = count()
@@ -146,7 +147,7 @@ class Engine:
     def _pause(self, idle: Idle) -> bool:
         instants = [until for until in (idle.until, self._next_arrival()) if until is not None]
         if instants:
-            self.clock.wait(min(instants))
+            self.sleep(min(instants))
             return True
         if not self.scheduler.idle and not self.more_to_come:
             raise UnderloadError(

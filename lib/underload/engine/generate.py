@@ -1,0 +1,166 @@
+"""Offline: many prompts into an engine at once, their requests back in order.
+
+    generate   prompts (token ids) in, finished requests out
+
+What a caller can rely on: the requests come back in the order of the prompts, every one of them finished, and one that
+fails takes no other with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
+from time import monotonic
+from typing import Any
+
+from underload.engine.engine import Engine
+from underload.request import FinishReason, InvalidRequest, Request, SamplingParams, SequenceState, Timeline
+
+# A bar that is drawn more often than this is work for the terminal and flicker for the eye.
+_REDRAW = 0.2  # s
+
+
+def generate(
+    engine: Engine,
+    prompts: Iterable[Seq[int]],
+    params: SamplingParams | Iterable[SamplingParams] | None = None,
+    *,
+    progress: bool | None = None,
+) -> list[Request]:
+    """Answer every prompt; all arrive now, and the engine's scheduler decides who runs with whom.
+
+        requests = generate(engine, prompts, SamplingParams(max_tokens=64, temperature=0))
+        answers = [request.sequences[0].output_ids for request in requests]
+
+    A prompt that this engine cannot serve (too long for its context or its pool, ids outside the vocabulary) comes back
+    as a request that failed, with `error` saying why, like one that fails under way; the others are answered. So look
+    at `request.error` before using an answer. What is no prompt at all is the caller's slip, and raises before anything
+    is computed.
+
+    Ctrl-C, or whatever else ends the run early, cancels what is unfinished: the engine can be used again.
+
+    Args:
+        prompts: token ids, one list (or array) for each prompt.
+        params: for all prompts, or one for each; the defaults of `SamplingParams` when None.
+        progress: a bar of finished requests on standard error: True, False, or None for "where that is a terminal".
+
+    Returns:
+        A request for each prompt, in their order. Its samples are `request.sequences`.
+
+    Raises:
+        InvalidRequest: a prompt that is empty or not token ids, or another number of parameters than of prompts.
+    """
+    requests = _requests(engine, prompts, params)
+    unfinished = set()
+    seen = len(engine.finished)
+    for request in requests:
+        try:
+            engine.add(request)
+        except InvalidRequest as error:
+            _fail(request, error, engine.clock.now())
+        else:
+            unfinished.add(request)
+    try:
+        with _bar(progress, len(requests)) as bar:
+            bar.finish(len(requests) - len(unfinished))
+            more = True
+            while unfinished and more:
+                more = engine.step()
+                for request in engine.finished[seen:]:
+                    if request in unfinished:
+                        unfinished.remove(request)
+                        bar.finish(1, sum(len(one.tokens) - one.prompt_len for one in request.sequences))
+                seen = len(engine.finished)
+                bar.draw()
+    except BaseException:
+        for request in unfinished:
+            engine.cancel(request.request_id)
+        raise
+    return requests
+
+
+def _requests(
+    engine: Engine, prompts: Iterable[Seq[int]], params: SamplingParams | Iterable[SamplingParams] | None
+) -> list[Request]:
+    listed = list(prompts)
+    if params is None or isinstance(params, SamplingParams):
+        wishes = [params or SamplingParams()] * len(listed)
+    else:
+        wishes = list(params)
+        if len(wishes) != len(listed):
+            raise InvalidRequest(
+                f"{len(listed)} prompts but {len(wishes)} sampling parameters; give one for all, or one for each"
+            )
+        if strange := [item for item in wishes if not isinstance(item, SamplingParams)]:
+            raise InvalidRequest(f"params must hold SamplingParams, got {strange[0]!r:.80}")
+    now = engine.clock.now()
+    made: list[Request] = []
+    for index, (prompt, wish) in enumerate(zip(listed, wishes)):
+        name = str(index)
+        while name in engine.scheduler.requests:  # somebody else's, or one that an interrupted run left behind
+            name += "'"
+        try:
+            made.append(Request(name, prompt, wish, Timeline(now)))  # type: ignore[arg-type]
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                f"prompt {index} of {len(listed)}: {error} (nothing was computed; prompts are lists of token ids)"
+            ) from error
+    return made
+
+
+def _fail(request: Request, error: InvalidRequest, now: float) -> None:
+    """A request that never got into the engine, in the form of one that failed in it."""
+    request.error = str(error)
+    for sequence in request.sequences:
+        sequence.state = SequenceState.FINISHED
+        sequence.finish_reason = FinishReason.ERROR
+    timeline = request.timeline
+    timeline.sent = timeline.arrival
+    timeline.finished = now
+    timeline.finish_reason = str(FinishReason.ERROR)
+
+
+class _NoBar:
+    """A progress bar that shows nothing."""
+
+    def finish(self, requests: int, tokens: int = 0) -> None:
+        pass
+
+    def draw(self) -> None:
+        pass
+
+
+class _Bar:
+    """tqdm's bar of requests, with the output tokens a second beside it."""
+
+    def __init__(self, total: int) -> None:
+        from tqdm.auto import tqdm  # where it is not installed, generating without a bar still works
+
+        self._bar = tqdm(total=total, unit="request", dynamic_ncols=True)
+        self._start = self._drawn = monotonic()
+        self._tokens = 0
+
+    def finish(self, requests: int, tokens: int = 0) -> None:
+        """So many requests are finished, and had so many tokens."""
+        self._tokens += tokens
+        self._bar.update(requests)
+
+    def draw(self) -> None:
+        """Show the rate, if it has not been shown just now."""
+        now = monotonic()
+        if now - self._drawn >= _REDRAW:
+            self._drawn = now
+            self._bar.set_postfix_str(f"{self._tokens / (now - self._start):,.0f} tokens/s")
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+
+def _bar(progress: bool | None, total: int) -> AbstractContextManager[Any]:
+    shown = sys.stderr is not None and sys.stderr.isatty() if progress is None else progress
+    return _Bar(total) if shown else nullcontext(_NoBar())
