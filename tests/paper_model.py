@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from underload.cache import BlockPool
 from underload.request import FinishReason, Request, SamplingParams, SequenceState, Timeline
@@ -25,7 +26,7 @@ class Injected(RuntimeError):
 
 
 def request(
-    name: str, prompt: list[int], max_tokens: int = 8, n: int = 1, arrival: float = 0.0, **more: str
+    name: str, prompt: list[int], max_tokens: int = 8, n: int = 1, arrival: float = 0.0, **more: Any
 ) -> Request:
     return Request(name, prompt, SamplingParams(max_tokens=max_tokens, n=n), Timeline(arrival), **more)
 
@@ -158,5 +159,7 @@ def check_books(scheduler: Scheduler, in_flight: Iterable[Plan] = ()) -> None:
     else:
         assert not away
     for plan in in_flight:
-        assert plan.num_tokens + len(plan.swap_out) > 0 and plan.num_tokens <= scheduler.max_num_batched_tokens
-        assert all(work.sequence.table is not None for work in plan.work)
+        assert plan.num_tokens + len(plan.swap_out) > 0
+        assert plan.num_tokens + plan.padding_tokens <= scheduler.max_num_batched_tokens
+        assert plan.padding_tokens >= len(plan.held) and all(one.finished for one in plan.held)
+        assert all(one.table is not None for one in [work.sequence for work in plan.work] + plan.held)

@@ -13,10 +13,43 @@ from paper_model import Injected, PaperExecutor, alone, check_books, request
 import underload.scheduling.scheduler as module
 from underload.cache import BlockChain, BlockPool, HostPool, ReservingPool, block_digest
 from underload.request import InvalidRequest, Request, UnderloadError
-from underload.scheduling import Plan, Scheduler, StepResult
+from underload.scheduling import (
+    Cheapest,
+    Continuous,
+    FairShare,
+    FirstCome,
+    FitsNow,
+    Greedy,
+    LastArrived,
+    LeastComputed,
+    MaxTokens,
+    Plan,
+    PredictedPeak,
+    Priority,
+    ReserveAll,
+    Scheduler,
+    ShortestFirst,
+    Static,
+    StepResult,
+    Watermark,
+)
 
 SALTS = st.sampled_from(("", "", "x"))
 SHARED = [7, 3, 9, 1, 4, 4, 2, 8, 30, 31, 32, 33]
+
+
+BATCHINGS = (
+    Continuous,
+    Continuous,
+    lambda: Continuous(prefill="mixed"),
+    lambda: Continuous(prefill="prefill-first"),
+    lambda: Continuous(chunked_prefill=False),
+    lambda: Static(3),
+    lambda: Greedy(4),
+)
+ORDERS = (FirstCome, FirstCome, ShortestFirst, Priority, FairShare)
+ADMISSIONS = (FitsNow, FitsNow, ReserveAll, lambda: Watermark(0.3), lambda: PredictedPeak(MaxTokens()))
+VICTIMS = (LastArrived, LastArrived, LeastComputed, Cheapest)
 
 
 def always_seven(parent: bytes, content: bytes) -> bytes:
@@ -37,8 +70,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         tokens=st.sampled_from((1, 5, 64)),
         aborts=st.sampled_from((0, 2, 1000)),
         digest=st.sampled_from((block_digest, block_digest, always_seven)),
+        batching=st.sampled_from(BATCHINGS),
+        order=st.sampled_from(ORDERS),
+        admission=st.sampled_from((None, *ADMISSIONS)),
+        victim=st.sampled_from(VICTIMS),
     )
-    def make(self, num_blocks, size, pool, reserved, host, seqs, tokens, aborts, digest):
+    def make(
+        self, num_blocks, size, pool, reserved, host, seqs, tokens, aborts, digest, batching, order, admission, victim
+    ):
         module.BlockChain = partial(BlockChain, digest=digest)
         if pool in ("buddy", "first-fit"):
             blocks = ReservingPool(num_blocks, size, placement=pool)
@@ -47,6 +86,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             blocks, reserve = BlockPool(num_blocks, size, prefix_caching=pool == "paged"), None
         self.scheduler = Scheduler(
             blocks,
+            batching=batching(),
+            order=order(),
+            admission=admission and admission(),
+            victim=victim(),
             max_num_seqs=seqs,
             max_num_batched_tokens=tokens,
             max_aborts=aborts,
@@ -55,6 +98,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             host_pool=None if host is None else HostPool(host),
         )
         self.executor = PaperExecutor(num_blocks, size, host or 0)
+        self.budget = tokens
+        self.closing = False
         self.in_flight: list[Plan] = []
         self.taken: list[Request] = []
         self.ended: list[Request] = []
@@ -69,21 +114,34 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add(self, several):
         for common, rest, answer, n, salt in several:
             name = str(len(self.taken))
-            one = request(name, SHARED[:common] + [len(self.taken) + 1] * rest, answer, n=n, salt=salt)
+            one = request(
+                name,
+                SHARED[:common] + [len(self.taken) + 1] * rest,
+                answer,
+                n=n,
+                salt=salt,
+                tenant=salt,
+                priority=common % 3,
+                arrival=float(len(self.taken)),
+            )
             try:
                 self.scheduler.add(one)
             except InvalidRequest:
                 pool = self.scheduler.pool
                 most = pool.num_blocks * pool.block_size
-                assert n > self.scheduler.max_num_seqs or common + rest + answer - 1 > most
+                by_policy = self.scheduler.batching.refuses(one, common + rest + answer - 1, self.budget)
+                assert n > self.scheduler.max_num_seqs or common + rest + answer - 1 > most or by_policy
             else:
                 self.taken.append(one)
+
+    def planned(self):
+        return self.scheduler.schedule(float(len(self.taken)), closing=self.closing)
 
     @precondition(lambda self: not self.scheduler.idle)
     @rule(ahead=st.integers(1, 3), times=st.integers(1, 9))
     def go_on(self, ahead, times):
         for _ in range(times):
-            while len(self.in_flight) < ahead and isinstance(plan := self.scheduler.schedule(0.0), Plan):
+            while len(self.in_flight) < ahead and isinstance(plan := self.planned(), Plan):
                 self.in_flight.append(plan)
             self.holds()
             if self.in_flight:
@@ -94,7 +152,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.scheduler.idle)
     @rule(ahead=st.integers(1, 3), place=st.integers(0, 2))
     def abort(self, ahead, place):
-        while len(self.in_flight) < ahead and isinstance(plan := self.scheduler.schedule(0.0), Plan):
+        while len(self.in_flight) < ahead and isinstance(plan := self.planned(), Plan):
             self.in_flight.append(plan)
         if not self.in_flight:
             return
@@ -122,6 +180,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             self.scheduler.commit(self.in_flight.pop(0), result, 0.0)
         self.executor._fault = lambda point: None
+
+    @rule(closing=st.booleans())
+    def close(self, closing):
+        self.closing = closing
 
     @precondition(lambda self: self.taken)
     @rule(place=st.integers(0, 99), often=st.integers(0, 2))
@@ -157,7 +219,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "scheduler"):
             return
-        steps = 0
+        steps, self.closing = 0, True
         while self.in_flight or not self.scheduler.idle:
             self.go_on(2, 1)
             assert (steps := steps + 1) < 5000
@@ -165,5 +227,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(self.ended) == len(self.taken) and self.scheduler.pool.num_used == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+SchedulerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None, derandomize=True)
 TestSchedulerMachine = SchedulerMachine.TestCase

@@ -215,6 +215,10 @@ class Scheduler:
         plan = Plan(self._plans)
         step = Step(self, plan, now, closing)
         self.batching.fill(step)
+        if step.preempted and not plan.work and not self.running:
+            # Whoever still ran found no blocks beside those of a batch that is over now.
+            self._end_batch()
+            self.batching.fill(step)
         if not plan.work and not plan.swap_out:
             # Whoever waits may be dropped by then.
             return Idle(min((until for until in (step.until, self._next_expiry()) if until is not None), default=None))

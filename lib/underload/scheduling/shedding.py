@@ -20,13 +20,13 @@ class Shedding:
         deadlines: drop who has not begun by its `Request.deadline`.
 
     Raises:
-        UnderloadError: a limit below 0.
+        UnderloadError: a wait below 0, or a queue of none: everybody goes through it, if only for an instant.
     """
 
     def __init__(self, *, max_queue: int | None = None, max_wait: float | None = None, deadlines: bool = False) -> None:
-        for name, value in (("max_queue", max_queue), ("max_wait", max_wait)):
-            if value is not None and not value >= 0:
-                raise UnderloadError(f"{name} must be at least 0, got {value}")
+        for name, value, least in (("max_queue", max_queue, 1), ("max_wait", max_wait, 0)):
+            if value is not None and not value >= least:
+                raise UnderloadError(f"{name} must be at least {least}, got {value}")
         self.max_queue = max_queue
         self.max_wait = max_wait
         self.deadlines = deadlines
