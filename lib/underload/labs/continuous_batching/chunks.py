@@ -1,0 +1,168 @@
+"""Task 3: decodes first, and prompts in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from underload.labs.continuous_batching.policies import Chunked
+from underload.labs.continuous_batching.stage import (
+    Ask,
+    Run,
+    check_steps,
+    described,
+    drawn_load,
+    name_of,
+    serve,
+    told,
+)
+
+_right_chunked = Chunked
+
+Made = Callable[[int], Any]  # a student's class, which takes the chunk
+
+
+def check_pieces(policy: Made) -> None:
+    """A prompt of 10 tokens in pieces of 4: no token comes of the first two steps.
+
+    Raises:
+        AssertionError: naming the step, what it holds and what it should.
+    """
+    asks = [Ask(10, 2)]
+    check_steps(policy(4), asks, [{0: 4}, {0: 4}, {0: 2}, {0: 1}], "at most 4 tokens of prompts in a step")
+    check_steps(policy(64), asks, [{0: 10}, {0: 1}], "64 tokens of prompts are allowed in a step")
+
+
+def check_goes_on(policy: Made) -> None:
+    """A long prompt comes while A decodes, and the budget is small: A has a token in each step, the prompt the rest.
+
+    Raises:
+        AssertionError: naming the step without a token for A, or how long the prompt takes.
+    """
+    asks = [Ask(4, 40), Ask(100, 2, 0.010)]
+    run = serve(policy(50), asks, budget=10)
+    last = _last_of(run, 0, asks)
+    for place in range(last):
+        assert 0 in run.steps[place], (
+            f"{described(asks, {'budget': 10})}: step {place + 1} computes {told(run.counts(place), asks)}, and A, "
+            "which decodes, waits for its token"
+        )
+    first, done = run.first_step(1), _prompt_done(run, 1, asks)
+    assert done - first + 1 <= 12, (
+        f"{described(asks, {'budget': 10})}: B's prompt takes {done - first + 1} steps, and 9 tokens of each step's "
+        "budget are free for it: 12 are enough"
+    )
+
+
+def check_shares(policy: Made) -> None:
+    """Two prompts share one chunk, the first in the queue first.
+
+    Raises:
+        AssertionError: naming the step, what it holds and what it should.
+    """
+    asks = [Ask(6, 2), Ask(9, 2)]
+    wanted = [{0: 6, 1: 2}, {0: 1, 1: 7}, {1: 1}]
+    check_steps(policy(8), asks, wanted, "at most 8 tokens of prompts in a step, all prompts together")
+
+
+def check_no_stall(policy: Made, draw: Generator) -> None:
+    """Drawn loads: whoever has begun its answer has a token in every step until it ends.
+
+    Raises:
+        AssertionError: naming who waits in which step.
+    """
+    chunk, asks, slots, budget = _drawn(draw)
+    run = serve(policy(chunk), asks, slots=slots, budget=budget)
+    for number in range(len(asks)):
+        begun, last = _prompt_done(run, number, asks), _last_of(run, number, asks)
+        for place in range(begun, last + 1):
+            assert number in run.steps[place], (
+                f"{described(asks, {'slots': slots, 'budget': budget})}, chunks of {chunk}: "
+                f"{name_of(number, asks)} decodes and has no token in step {place + 1}, which computes "
+                f"{told(run.counts(place), asks)}"
+            )
+
+
+def check_limit(policy: Made, draw: Generator) -> None:
+    """Drawn loads: no step has more tokens of prompts than the chunk.
+
+    Raises:
+        AssertionError: naming the step that has.
+    """
+    chunk, asks, slots, budget = _drawn(draw)
+    run = serve(policy(chunk), asks, slots=slots, budget=budget)
+    for place in range(len(run.steps)):
+        got = prompt_tokens(run, place, asks)
+        assert got <= chunk, (
+            f"{described(asks, {'slots': slots, 'budget': budget})}: step {place + 1} computes {got} tokens of "
+            f"prompts, and the chunk is {chunk} ({told(run.counts(place), asks)})"
+        )
+
+
+def check_nothing_left(policy: Made, draw: Generator) -> None:
+    """Drawn loads: what a step may still compute is not left while somebody waits for it.
+
+    Raises:
+        AssertionError: naming the step that leaves something, and for whom.
+    """
+    chunk, asks, slots, budget = _drawn(draw)
+    run, right = (serve(one, asks, slots=slots, budget=budget) for one in (policy(chunk), _right_chunked(chunk)))
+    got, wanted = len(run.steps), len(right.steps)
+    assert got <= 1.03 * wanted, (
+        f"{described(asks, {'slots': slots, 'budget': budget})}, chunks of {chunk}: {got} steps, and {wanted} are "
+        "enough; fill each step as far as budget, chunk and slots go"
+    )
+    assert run.mean_ttft <= 1.1 * right.mean_ttft, (
+        f"{described(asks, {'slots': slots, 'budget': budget})}, chunks of {chunk}: the first token comes after "
+        f"{1e3 * run.mean_ttft:.1f} ms on average, and could after {1e3 * right.mean_ttft:.1f} ms; fill each step as "
+        "far as budget, chunk and slots go, and go on with a prompt before you begin another"
+    )
+
+
+def check_in_order(policy: Made, draw: Generator) -> None:
+    """Drawn loads: prompts begin, and end, in the order in which they came.
+
+    Raises:
+        AssertionError: naming two in the wrong order.
+    """
+    chunk, asks, slots, budget = _drawn(draw)
+    run = serve(policy(chunk), asks, slots=slots, budget=budget)
+    for number in range(1, len(asks)):
+        for words, place in (("begun", run.first_step), ("done", lambda one: _prompt_done(run, one, asks))):
+            assert place(number - 1) <= place(number), (
+                f"{described(asks, {'slots': slots, 'budget': budget})}, chunks of {chunk}: the prompt of "
+                f"{name_of(number, asks)} is {words} in step {place(number) + 1}, and that of "
+                f"{name_of(number - 1, asks)}, which came before it, in step {place(number - 1) + 1}"
+            )
+
+
+def prompt_tokens(run: Run, place: int, asks: list[Ask]) -> int:
+    """Tokens of a step that are not the only one that a sequence is behind by."""
+    return sum(
+        stop - start
+        for number, (start, stop) in run.steps[place].items()
+        if stop - start > 1 or stop < asks[number].prompt
+    )
+
+
+def _drawn(draw: Generator) -> tuple[int, list[Ask], int, int]:
+    """A load with some long prompts among short ones: the chunk, the requests, slots and budget."""
+    asks = [
+        ask._replace(prompt=ask.prompt + (int(draw.integers(150, 400)) if number % 9 == 4 else 0))
+        for number, ask in enumerate(drawn_load(draw, 40, rate=25))
+    ]
+    chunk = int(draw.choice([16, 24, 32, 48]))
+    return chunk, asks, int(draw.integers(10, 20)), int(draw.integers(60, 100))
+
+
+def _prompt_done(run: Run, number: int, asks: list[Ask]) -> int:
+    """The step in which the prompt's last token is computed."""
+    return next(place for place, step in enumerate(run.steps) if step.get(number, (0, 0))[1] >= asks[number].prompt)
+
+
+def _last_of(run: Run, number: int, asks: list[Ask]) -> int:
+    """The last step in which a request computes."""
+    return int(np.max([place for place, step in enumerate(run.steps) if number in step]))

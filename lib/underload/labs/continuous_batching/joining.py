@@ -1,0 +1,134 @@
+"""Task 2: whether a policy lets everybody come and go, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from numpy.random import Generator
+
+from underload.labs.answers import listed
+from underload.labs.continuous_batching.paper import continuous_steps, drawn_lengths, static_steps
+from underload.labs.continuous_batching.policies import Joining
+from underload.labs.continuous_batching.stage import (
+    Ask,
+    check_steps,
+    described,
+    drawn_load,
+    name_of,
+    serve,
+    told,
+)
+
+_right_joining = Joining
+
+Made = Callable[[], Any]  # a student's class
+
+
+def check_joins(policy: Made) -> None:
+    """B comes while A runs, and is in the next step.
+
+    Raises:
+        AssertionError: naming the step, what it holds and what it should.
+    """
+    asks = [Ask(3, 5), Ask(4, 3, 0.010)]
+    wanted = [{0: 3}, {0: 1}, {0: 1, 1: 4}, {0: 1, 1: 1}, {0: 1, 1: 1}]
+    check_steps(policy(), asks, wanted, "B is there from 0.010 s on, which is within step 2, and there is a free slot")
+
+
+def check_leaves(policy: Made) -> None:
+    """Four requests and two slots: a slot that becomes free has somebody in the next step.
+
+    Raises:
+        AssertionError: naming the step, what it holds and what it should.
+    """
+    asks = [Ask(2, 2), Ask(2, 5), Ask(2, 3), Ask(2, 2)]
+    wanted = [{0: 2, 1: 2}, {0: 1, 1: 1}, {1: 1, 2: 2}, {1: 1, 2: 1}, {1: 1, 2: 1}, {3: 2}, {3: 1}]
+    check_steps(policy(), asks, wanted, "whoever waits takes a free slot in the next step", slots=2)
+
+
+def check_all_at_once(policy: Made) -> None:
+    """Five that come together begin together.
+
+    Raises:
+        AssertionError: naming who does not.
+    """
+    asks = [Ask(4 + number, 3) for number in range(5)]
+    run = serve(policy(), asks)
+    got, wanted = run.counts(0), {number: ask.prompt for number, ask in enumerate(asks)}
+    assert got == wanted, (
+        f"{described(asks, {})}: step 1 computes {told(got, asks)}, and has slots and budget for {told(wanted, asks)} "
+        "(tokens each)" + ("; step.waiting loses whom you admit, while you walk along it" if len(got) == 3 else "")
+    )
+
+
+def check_queue(policy: Made) -> None:
+    """The first in the queue does not fit, and the second would: it waits, too.
+
+    Raises:
+        AssertionError: it overtook.
+    """
+    asks = [Ask(8, 8), Ask(26, 2), Ask(2, 2)]
+    run = serve(policy(), asks, blocks=8, block_size=4)
+    assert run.first_step(1) <= run.first_step(2), (
+        f"{described(asks, {})}, in 8 blocks of 4: there is no room for B at first, and C begins before it, in step "
+        f"{run.first_step(2) + 1} against {run.first_step(1) + 1}; if small ones may pass whenever B does not fit, B "
+        "may wait for ever"
+    )
+
+
+def check_overtakes(policy: Made, draw: Generator) -> None:
+    """In a small pool nobody begins before who came earlier.
+
+    Raises:
+        AssertionError: naming two requests in the wrong order.
+    """
+    asks = [
+        ask._replace(prompt=min(ask.prompt, 200), answer=min(ask.answer, 60))
+        for ask in drawn_load(draw, 30, rate=80, prompt=60)
+    ]
+    run = serve(policy(), asks, blocks=20)
+    begins = [run.first_step(number) for number in range(len(asks))]
+    for number, (one, other) in enumerate(pairwise(begins)):
+        assert one <= other, (
+            f"{described(asks, {'blocks': 20})}: {name_of(number + 1, asks)} begins in step {other + 1} and "
+            f"{name_of(number, asks)}, which came before it, in step {one + 1}; when the first in the queue has to "
+            "wait, those behind it wait"
+        )
+
+
+def check_fills(policy: Made, draw: Generator) -> None:
+    """A drawn load, where budget and blocks suffice: every step has whom it could have.
+
+    Raises:
+        AssertionError: naming the first step that has not.
+    """
+    slots = int(draw.integers(4, 9))
+    asks = drawn_load(draw, 40, rate=60)
+    run, right = serve(policy(), asks, slots=slots), serve(_right_joining(), asks, slots=slots)
+    for place in range(len(right.steps)):
+        got, wanted = run.counts(place) if place < len(run.steps) else {}, right.counts(place)
+        assert got == wanted, (
+            f"{described(asks, {'slots': slots})}: step {place + 1} computes {told(got, asks)} (tokens each), and "
+            f"could compute {told(wanted, asks)}"
+        )
+    assert len(run.steps) == len(right.steps), (
+        f"{described(asks, {'slots': slots})}: {len(run.steps)} steps; {len(right.steps)} are enough"
+    )
+
+
+def check_paper(policy: Made, draw: Generator) -> None:
+    """As many steps as on paper, where all requests are there from the start.
+
+    Raises:
+        AssertionError: naming both numbers.
+    """
+    slots = int(draw.integers(3, 8))
+    lengths = drawn_lengths(draw, 50)
+    run = serve(policy(), [Ask(1, length) for length in lengths], slots=slots)
+    wanted, batches = continuous_steps(lengths, slots), static_steps(lengths, slots)
+    assert len(run.steps) == wanted, (
+        f"answers of {listed(lengths)} tokens, {slots} slots: {len(run.steps)} steps, and {wanted} are enough"
+        + (": those are whole batches" if len(run.steps) >= batches else "")
+    )
