@@ -466,7 +466,7 @@ def test_a43_the_refused_do_not_make_a_server_look_fast():
     timelines = [one.timeline for one in run(engine, [request(str(i), [1], 5, arrival=i * 0.1) for i in range(5)])]
     summary = metrics.summary(timelines, slo=metrics.Slo(e2e=6.0))
     assert summary.failed == 3 and summary.attainment == pytest.approx(1 / 5)
-    assert summary.latencies["e2e"].count == 2
+    assert summary.latencies["E2E"].count == 2
 
 
 def test_nothing_to_do_and_until_when():
