@@ -122,10 +122,10 @@ def test_without_batch_invariance_the_path_says_the_same_within_rounding():
         torch.testing.assert_close(got, rows, rtol=0, atol=1e-5)
 
 
-def test_the_write_can_be_fused_or_not():
+def test_the_small_steps_can_be_fused_or_not():
     weights = Weights.random(TINY, seed=3, device=DEVICE)
-    fused, apart = (PlainPath(TINY, weights, attention="triton", fused_write=choice) for choice in (None, False))
-    assert fused.fused_write and not apart.fused_write
+    fused, apart = (PlainPath(TINY, weights, attention="triton", fused=choice) for choice in (None, False))
+    assert fused.fused and not apart.fused
     torch.testing.assert_close(
         logits(fused, [[1, 2, 3]], 4, 2)[0], logits(apart, [[1, 2, 3]], 4, 2)[0], rtol=0, atol=1e-6
     )
@@ -139,9 +139,11 @@ def test_a_choice_that_cannot_be_had_is_refused_with_the_reason(monkeypatch):
         Model(TINY, weights, path="fast", attention="torch")
     with pytest.raises(UnderloadError, match="batch_invariant=True on cpu cannot go with attention='cpu'"):
         Model(TINY, weights, attention="cpu", batch_invariant=True)
+    with pytest.raises(UnderloadError, match="batch_invariant=True with attention='triton' cannot go with fused=False"):
+        PlainPath(TINY, weights, attention="triton", batch_invariant=True, fused=False)
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     with pytest.raises(UnderloadError, match="attention='triton' cannot run here: on a CPU, .*TRITON_INTERPRET=1"):
         Model(TINY, weights, attention="triton")
-    with pytest.raises(UnderloadError, match="fused_write=True cannot run here"):
-        PlainPath(TINY, weights, fused_write=True)
+    with pytest.raises(UnderloadError, match="fused=True cannot run here"):
+        PlainPath(TINY, weights, fused=True)
     assert Model(TINY, weights, path="plain")._path.attention == "torch"

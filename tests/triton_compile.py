@@ -15,7 +15,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from underload.decoder import attention_triton, invariant, kernels
+from underload.decoder import attention_triton, fused, invariant, kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int32: "i32", torch.int64: "i64"}
@@ -70,7 +70,7 @@ class Recorder:
 
 def main() -> None:
     compiled: list[dict] = []
-    for name in ("attend", "reduce", "rotate_write", "linear", "rms_norm"):
+    for name in ("attend", "reduce", "rotate_write", "linear", "rms_norm", "add_rms_norm", "silu_mul"):
         mock.patch.object(kernels, name, Recorder(getattr(kernels, name), compiled)).start()
     tables = torch.zeros(2, 512, dtype=torch.int32)
     for dtype in (torch.bfloat16, torch.float32):
@@ -84,7 +84,10 @@ def main() -> None:
         cos, sin = (torch.zeros(101, 64) for _ in range(2))
         attention_triton.rotate_write(q, k, v, cos, sin, torch.zeros(101, dtype=torch.int64), keys, values)
         invariant.linear(q[:, 0].contiguous(), torch.zeros(256, 128, dtype=dtype), torch.zeros(256, dtype=dtype))
-        invariant.rms_norm(torch.zeros(2, 4096, dtype=dtype), torch.zeros(4096, dtype=dtype), 1e-5)
+        wide, weight = torch.zeros(2, 4096, dtype=dtype), torch.zeros(4096, dtype=dtype)
+        invariant.rms_norm(wide, weight, 1e-5)
+        fused.add_rms_norm(wide, wide, weight, 1e-5)
+        fused.silu_mul(wide, wide)
     json.dump(compiled, sys.stdout, indent=1)
 
 

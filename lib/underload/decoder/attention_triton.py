@@ -30,6 +30,7 @@ _PROCESSORS = 132  # an H100's or H200's, where there is none to ask
 #: Tokens of a split under batch invariance: where a context is cut must not depend on who else is in the batch.
 INVARIANT_SPLIT = 512
 _INVARIANT_ROWS = 64  # and neither must the tile be another for decoding than for a chunk
+MOST_SPLITS = 64  #: of a context, in a captured step, which launches all of them
 _MOST_PARTIAL = 2**26  # float32 numbers of partial results at a time (256 MiB)
 
 
@@ -71,13 +72,14 @@ class _Launch:
         tiles: [tiles, 3] int32: sequence, first query within it, first row of partial results.
         queries: [rows, 2] int32: a row's token in q, and the keys it sees. No rows: contexts are not split, and the
             tiles' results are final.
+        split: [1] int32: the tokens of a split.
     """
 
     tiles: Tensor
     queries: Tensor
+    split: Tensor
     tile_tokens: int
     tile_rows: int
-    split_tokens: int
     num_splits: int
 
 
@@ -131,7 +133,7 @@ class AttentionPlan:
             [(_INVARIANT_ROWS, np.ones(len(new), dtype=bool))] if invariant else [(_NARROW, narrow), (_WIDE, ~narrow)]
         )
 
-        cut: list[tuple[np.ndarray, np.ndarray, int, int, int, int]] = []
+        cut: list[tuple[np.ndarray, np.ndarray, np.ndarray, int, int, int]] = []
         for rows, members in kinds:
             tile_tokens = max(1, rows // group)
             tiles = _tiles(new, members, tile_tokens)
@@ -150,19 +152,69 @@ class AttentionPlan:
                 some, queries = tiles[first : first + most], np.empty((0, 2), dtype=np.int64)
                 if partly:
                     some, queries = _rows(some, ends[first : first + most], new, context, starts)
-                cut.append((some, queries, tile_tokens, tile_rows, split, num_splits))
+                cut.append((some, queries, np.array([split]), tile_tokens, tile_rows, num_splits))
 
         # One array, so that one copy takes all of it to the device.
-        parts = [np.stack((starts, new, context), axis=1), *(array for some in cut for array in some[:2])]
+        parts = [np.stack((starts, new, context), axis=1), *(array for some in cut for array in some[:3])]
         flat = np.concatenate([part.ravel() for part in parts]).astype(np.int32)
         whole = torch.from_numpy(flat)
         if device.type == "cuda":
             whole = whole.pin_memory().to(device, non_blocking=True)
         sent = [piece.view(part.shape) for piece, part in zip(whole.split([p.size for p in parts]), parts, strict=True)]
         launches = tuple(
-            _Launch(tiles, queries, *some[2:]) for tiles, queries, some in zip(sent[1::2], sent[2::2], cut, strict=True)
+            _Launch(*arrays, *some[3:])
+            for arrays, some in zip(zip(sent[1::3], sent[2::3], sent[3::3], strict=True), cut, strict=True)
         )
         return cls(block_tables.to(torch.int32).contiguous(), sent[0], launches, group)
+
+    @classmethod
+    def of_decoding(
+        cls,
+        block_tables: Tensor,
+        sequences: Tensor,
+        tiles: Tensor,
+        queries: Tensor,
+        split: Tensor,
+        *,
+        heads: int,
+        kv_heads: int,
+        num_splits: int,
+        invariant: bool,
+    ) -> AttentionPlan:
+        """The plan of steps of one query a sequence whose numbers change in place, on the device: only their sizes are
+        settled here. In each step no context may be longer than `num_splits` splits.
+
+        Args:
+            block_tables, sequences: as the plan's own.
+            tiles, queries, split: as a launch's own, a tile and a query for each sequence.
+            num_splits: as `decode_splits` has it.
+        """
+        group = heads // kv_heads
+        tile_tokens = max(1, (_INVARIANT_ROWS if invariant else _NARROW) // group)
+        tile_rows = max(_NARROW, _power_of_two(tile_tokens * group))
+        launch = _Launch(tiles, queries, split, tile_tokens, tile_rows, num_splits)
+        return cls(block_tables, sequences, (launch,), group)
+
+
+def decode_splits(rows: int, kv_heads: int, max_context: int, device: torch.device, *, invariant: bool) -> int:
+    """Splits that a captured decode step has room for, whatever its contexts turn out to be: the more the fewer rows
+    there are to keep the device busy."""
+    if invariant:
+        return -(-max_context // INVARIANT_SPLIT)
+    return min(
+        max(-(-8 * _processors(device) // (rows * kv_heads)), 2), MOST_SPLITS, -(-max_context // _SHORTEST_SPLIT)
+    )
+
+
+def decode_split(
+    context_lens: np.ndarray, kv_heads: int, num_splits: int, device: torch.device, *, invariant: bool
+) -> int:
+    """Tokens of a split in one step of it: as `AttentionPlan.of` would choose, but never more splits than there is room
+    for."""
+    if invariant:
+        return INVARIANT_SPLIT
+    least = -(-int(context_lens.max()) // num_splits)
+    return max(_split(context_lens, kv_heads, device), -(-least // 64) * 64)
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tensor:
@@ -193,13 +245,13 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tens
                 plan.block_tables,
                 plan.sequences,
                 launch.tiles,
+                launch.split,
                 _LOG2_E / head_dim**0.5,
                 *q.stride(),
                 *keys.stride(),
                 *values.stride(),
                 plan.block_tables.stride(0),
                 block_size,
-                launch.split_tokens,
                 launch.num_splits,
                 HEADS=heads,
                 GROUP=plan.group,
@@ -222,7 +274,7 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, plan: AttentionPlan) -> Tens
                     statistics,
                     out,
                     launch.queries,
-                    launch.split_tokens,
+                    launch.split,
                     launch.num_splits,
                     HEADS=heads,
                     HEAD_DIM=head_dim,
@@ -316,11 +368,14 @@ def _rows(
 
 def _split(keys: np.ndarray, kv_heads: int, device: torch.device) -> int:
     """Tokens of a split such that the batch's work, in pieces of it, is two programs a multiprocessor."""
-    processors = (
-        torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _PROCESSORS
-    )
-    even = -(-int(keys.sum()) * kv_heads // (2 * processors))
+    even = -(-int(keys.sum()) * kv_heads // (2 * _processors(device)))
     return max(_SHORTEST_SPLIT, -(-even // 64) * 64)
+
+
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _power_of_two(least: int) -> int:

@@ -1,4 +1,4 @@
-"""What one forward pass computes: the tokens of many sequences laid end to end, no padding.
+"""What one forward pass computes: the tokens of many sequences laid end to end.
 
     sequences       A: 3 prompt tokens        B: 1 token at 7     C: 2 tokens of a longer prompt
     token_ids     [ a0  a1  a2                b7                  c4  c5 ]
@@ -13,7 +13,6 @@ Prefill and decode are not told apart: a sequence brings one token or many, and 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -33,7 +32,7 @@ class Batch:
     Args:
         token_ids, positions: [tokens] int64.
         query_lens, context_lens: [sequences] int32.
-        block_tables: [sequences, most blocks of any] int32, padded with -1.
+        block_tables: [sequences, at least the most blocks of any] int32, padded with -1.
         logit_rows: [rows] int64, indices into the tokens.
     """
 
@@ -55,39 +54,76 @@ class Batch:
             UnderloadError: a sequence without a block table, or without n tokens left, or without room for them.
         """
         spans = [(sequence, sequence.num_computed, sequence.num_computed + new) for sequence, new in work]
-        batch = cls._lay(spans, [stop == len(sequence.tokens) for sequence, _, stop in spans])
+        wanted = [stop == len(sequence.tokens) for sequence, _, stop in spans]
+        batch = cls._lay(spans, wanted, [], Tables())
         return replace(batch, logit_rows=np.arange(batch.num_tokens)) if all_logits else batch
 
     @classmethod
-    def of_plan(cls, plan: Plan) -> Batch:
-        """The tokens that a plan's work names, with logits for each work that is to be sampled.
+    def of_plan(cls, plan: Plan, tables: Tables, scratch: int) -> Batch:
+        """The tokens that a plan's work names, with logits for each work that is to be sampled; and after them, the
+        tokens that it throws away, one row each.
+
+        A held sequence's row looks at all that the sequence has in the cache, as a real one would. Its own key and
+        value go into the scratch block, which stands in for the last of its blocks. The other padding tokens, those of
+        short prompts, lie in the scratch block and look at themselves.
+
+        Args:
+            tables: of the steps before; the batch's block tables are valid until they are used again.
+            scratch: a block that no sequence has.
 
         Raises:
-            UnderloadError: as `of` does.
+            UnderloadError: as `of` does, or a held sequence without its blocks.
         """
         spans = [(work.sequence, work.start, work.stop) for work in plan.work]
-        return cls._lay(spans, [work.samples > 0 for work in plan.work])
+        padding: list[tuple[int, list[int]]] = []
+        for sequence in plan.held:
+            table, context = sequence.table, sequence.num_computed
+            if table is None or not 0 < context <= table.capacity:
+                room = 0 if table is None else table.capacity
+                raise UnderloadError(
+                    f"a held sequence of {context} tokens must keep their blocks, but they hold {room}"
+                )
+            padding.append((context, [*table.blocks[: (context - 1) // table.block_size], scratch]))
+        padding += [(1, [scratch])] * (plan.padding_tokens - len(padding))
+        return cls._lay(spans, [work.samples > 0 for work in plan.work], padding, tables)
 
     @classmethod
-    def _lay(cls, spans: list[tuple[Sequence, int, int]], wanted: list[bool]) -> Batch:
-        """Tokens [start, stop) of each sequence, end to end. Once a step, so it has to cost little beside one."""
+    def _lay(
+        cls,
+        spans: list[tuple[Sequence, int, int]],
+        wanted: list[bool],
+        padding: list[tuple[int, list[int]]],
+        tables: Tables,
+    ) -> Batch:
+        """Tokens [start, stop) of each sequence, end to end, then padding: a token at the end of a context, and the
+        blocks it looks at. Once a step, so it has to cost little beside one."""
         token_ids: list[int] = []
+        starts, stops, blocks = [], [], []
         for sequence, start, stop in spans:
-            if sequence.table is None or stop > sequence.table.capacity:
-                room = 0 if sequence.table is None else sequence.table.capacity
+            table, tokens = sequence.table, sequence.tokens
+            if table is None or stop > table.capacity:
+                room = 0 if table is None else table.capacity
                 raise UnderloadError(
                     f"tokens {start} to {stop} need cache blocks, but the sequence's blocks hold {room}"
                 )
-            if not 0 <= start < stop <= len(sequence.tokens):
+            if not 0 <= start < stop <= len(tokens):
                 raise UnderloadError(
-                    f"asked for {stop - start} tokens of a sequence that has {len(sequence.tokens) - start} left"
+                    f"asked for {stop - start} tokens of a sequence that has {len(tokens) - start} left"
                 )
             if stop == start + 1:
-                token_ids.append(sequence.tokens[start])
+                token_ids.append(tokens[start])
             else:
-                token_ids += sequence.tokens[start:stop]
-        context_lens = np.array([stop for _, _, stop in spans], dtype=np.int32)
-        query_lens = context_lens - np.array([start for _, start, _ in spans], dtype=np.int32)
+                token_ids += tokens[start:stop]
+            starts.append(start)
+            stops.append(stop)
+            blocks.append(table.blocks)
+        for context, mine in padding:
+            token_ids.append(0)
+            starts.append(context - 1)
+            stops.append(context)
+            blocks.append(mine)
+        context_lens = np.array(stops, dtype=np.int32)
+        query_lens = context_lens - np.array(starts, dtype=np.int32)
         ends = np.cumsum(query_lens)  # int64
         # A sequence's last token lies at context - 1 and in row end - 1.
         positions = np.repeat(context_lens - ends, query_lens) + np.arange(len(token_ids))
@@ -96,8 +132,8 @@ class Batch:
             positions=positions,
             query_lens=query_lens,
             context_lens=context_lens,
-            block_tables=_padded([sequence.table.blocks for sequence, _, _ in spans if sequence.table is not None]),
-            logit_rows=ends[np.array(wanted, dtype=bool)] - 1,
+            block_tables=tables.of(blocks),
+            logit_rows=ends[np.flatnonzero(wanted)] - 1,
         )
 
     @property
@@ -108,6 +144,12 @@ class Batch:
     def num_sequences(self) -> int:
         return len(self.query_lens)
 
+    @property
+    def score_pairs(self) -> int:
+        """Pairs of a query and a key that it may look at."""
+        new, context = self.query_lens.astype(np.int64), self.context_lens.astype(np.int64)
+        return int((new * (context - new) + new * (new + 1) // 2).sum())
+
     def slots(self, block_size: int) -> np.ndarray:
         """Where each token's key and value go: [tokens] int64, block x block_size + offset."""
         rows = np.repeat(np.arange(self.num_sequences), self.query_lens)
@@ -115,12 +157,31 @@ class Batch:
         return blocks * block_size + self.positions % block_size
 
 
-def _padded(tables: list[list[int]]) -> np.ndarray:
-    """[tables, longest] int32, filled up with -1. An array takes a list's numbers a third faster than NumPy does."""
-    longest = max(map(len, tables), default=0)
-    padding = array("i", [-1]) * longest
-    flat = array("i")
-    for blocks in tables:
-        flat.fromlist(blocks)
-        flat.extend(padding[len(blocks) :])
-    return np.frombuffer(flat, dtype=np.int32).reshape(len(tables), longest)
+class Tables:
+    """Block tables as one array, kept from step to step: from one to the next, most sequences have the blocks they had.
+
+    A row is written where its blocks differ from what it held. What they are is looked up each time, so it does not
+    matter how they came to change.
+    """
+
+    def __init__(self) -> None:
+        self._array = np.full((0, 0), -1, dtype=np.int32)
+        self._rows: list[list[int]] = []  # what each row holds
+
+    def of(self, tables: list[list[int]]) -> np.ndarray:
+        """[tables, at least the longest] int32, filled up with -1; valid until the next call."""
+        rows, width = self._array.shape
+        longest = max(map(len, tables), default=0)
+        if len(tables) > rows or longest > width:
+            rows, width = max(rows, len(tables)), max(width, -(-longest // 8) * 8 if width else longest)
+            self._array = np.full((rows, width), -1, dtype=np.int32)
+            self._rows = [[] for _ in range(rows)]
+        for row, (blocks, held) in enumerate(zip(tables, self._rows, strict=False)):
+            if blocks == held:
+                continue
+            kept = len(held) if blocks[: len(held)] == held else 0  # decoding, a sequence takes one more at the end
+            self._array[row, kept : len(blocks)] = blocks[kept:]
+            if len(blocks) < len(held):
+                self._array[row, len(blocks) : len(held)] = -1
+            self._rows[row] = blocks.copy()
+        return self._array[: len(tables)]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from typing import TYPE_CHECKING
 
-from underload.decoder.batch import Batch
 from underload.decoder.detokenize import Detokenizer
-from underload.decoder.kv import KVStorage
 from underload.decoder.model import Model
-from underload.decoder.sampling import BadLogits, Draw, SamplingState, sample, validate
+from underload.decoder.sampling import SamplingState, validate
 from underload.request import InvalidRequest, Request, SamplingParams
 
 if TYPE_CHECKING:
@@ -84,21 +82,3 @@ class Continuation:
         for token_id in sequence.output_ids:
             detokenizer.push(token_id)
         return detokenizer
-
-
-def draw(
-    model: Model, batch: Batch, kv: KVStorage, states: Seq[SamplingState], rows: Seq[int]
-) -> list[Draw | BadLogits]:
-    """Compute a batch and choose the next token of each state, from its row of the logits.
-
-    Args:
-        rows: for each state, which of `batch.logit_rows` it draws from; several may draw from one (samples of a
-            prompt).
-    """
-    if all(state.takes_argmax for state in states):
-        ids = model.greedy(batch, kv)  # on the fast path the logits are never written out
-        if min(ids, default=0) >= 0:
-            return [Draw(ids[row]) for row in rows]
-        # A broken row. Computing the batch again changes nothing, and its logits say what is wrong.
-    logits = model.forward(batch, kv)
-    return sample(logits if list(rows) == list(range(len(logits))) else logits[list(rows)], states)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from underload.decoder.batch import Batch
-from underload.decoder.continuation import Continuation, check_request, draw
-from underload.decoder.kv import HostKV, KVStorage
+from underload.decoder.batch import Batch, Tables
+from underload.decoder.continuation import Continuation, check_request
+from underload.decoder.drawing import Drawing
+from underload.decoder.graph import DecodeGraphs, decode_graphs
+from underload.decoder.kv import HostKV, KVStorage, check_size
 from underload.decoder.measure import batch_cost
 from underload.decoder.model import Model
 from underload.decoder.sampling import BadLogits, Draw
@@ -24,12 +28,15 @@ class DecoderExecutor:
 
     Args:
         num_blocks, block_size: of the pool that the scheduler plans with.
+            The cache has one block more, into which tokens that are thrown away are written.
         kv_dtype: what keys and values are stored in, as in `Model.new_kv`.
         host_blocks: blocks on the host for swapped sequences, those of the scheduler's host pool.
         clock: times the making of text; the wall when None.
+        graphs: decode by captured graphs. "auto": where there is a GPU and its kernels; should a graph fail to be
+            captured there, with a warning, without.
 
     Raises:
-        UnderloadError: a model without weights, or a cache without blocks.
+        UnderloadError: a model without weights, a cache without blocks, or graphs=True where there can be none.
     """
 
     def __init__(
@@ -41,14 +48,20 @@ class DecoderExecutor:
         kv_dtype: str | torch.dtype | None = None,
         host_blocks: int = 0,
         clock: Clock | None = None,
+        graphs: str | bool = "auto",
     ) -> None:
         if model.device.type == "meta":
             raise UnderloadError(f"{model.shape.name} is on device 'meta', which holds no weights; load it on 'cpu'")
+        check_size(num_blocks, block_size)
         self.model = model
         self.max_model_len: int | None = model.shape.max_positions
-        self.kv: KVStorage = model.new_kv(num_blocks, block_size, kv_dtype)
+        self.kv: KVStorage = model.new_kv(num_blocks + 1, block_size, kv_dtype)
+        self._scratch = num_blocks
         self.host: HostKV = self.kv.new_host(host_blocks)
         self.clock = clock or WallClock()
+        self.graphs: DecodeGraphs | None = decode_graphs(model, self.kv, self._scratch, graphs)
+        self._tables = Tables()
+        self._flight: _Flight | None = None
         self._continuations: dict[Request, list[Continuation]] = {}
 
     def check(self, request: Request) -> None:
@@ -71,53 +84,107 @@ class DecoderExecutor:
         Raises:
             UnderloadError: a plan for another cache than this one.
         """
+        self.launch(plan)
+        return self.collect()
+
+    def launch(self, plan: Plan) -> None:
+        """Begin what the plan says. On a GPU this returns while it computes; on a CPU the forward pass is done then.
+
+        The plan and its sequences must stay as they are until `collect`. One step is under way at a time: one that was
+        launched and never collected is forgotten.
+
+        Raises: as `execute`.
+        """
+        self._flight = None
         self.kv.swap_out(plan.swap_out, self.host)
         self.kv.copy_blocks(plan.copies)
         self.kv.swap_in(plan.swap_in, self.host)
-        if not plan.work:
-            return StepResult([])
+        if not plan.work and not plan.held:
+            self._flight = _Flight(plan, [], None)
+            return
 
-        batch = Batch.of_plan(plan)
+        batch = Batch.of_plan(plan, self._tables, self._scratch)
         speakers: list[tuple[Continuation, bool]] = []  # with whether the token is the last there is room for
         rows: list[int] = []
         row = 0
         for work in plan.work:
-            if work.samples:
-                speakers += [(one, work.last) for one in self._of(work.sequence, work.samples)]
+            if work.samples == 1:
+                speakers.append((self._of(work.sequence)[work.sequence.index], work.last))
+                rows.append(row)
+            elif work.samples:  # where a prompt's samples part ways
+                speakers += [(one, work.last) for one in self._of(work.sequence)]
                 rows += [row] * work.samples
-                row += 1
-        draws = draw(self.model, batch, self.kv, [one.state for one, _ in speakers], rows)
-        sampled = iter([self._say(one, drawn, last) for (one, last), drawn in zip(speakers, draws, strict=True)])
-        cost = batch_cost(self.model, self.kv, batch)
+            else:
+                continue
+            row += 1
+        states = [one.state for one, _ in speakers]
+        drawing = Drawing(self.model, batch, self.kv, states, rows, self.graphs)
+        cost = batch_cost(self.model, self.kv, batch)  # on a GPU, while it computes
+        self._flight = _Flight(plan, speakers, drawing, cost.bytes, cost.flops)
+
+    def collect(self) -> StepResult:
+        """What came of the step that was launched; waits for it.
+
+        Raises:
+            UnderloadError: none was.
+        """
+        flight, self._flight = self._flight, None
+        if flight is None:
+            raise UnderloadError("no step is under way; launch a plan, then collect what came of it")
+        if flight.drawing is None:
+            return StepResult([])
+        sampled = iter(self._say(flight.speakers, flight.drawing.take()))
         return StepResult(
-            [[next(sampled) for _ in range(work.samples)] for work in plan.work],
-            bytes_read=cost.bytes,
-            flops=cost.flops,
+            [[next(sampled) for _ in range(work.samples)] for work in flight.plan.work],
+            bytes_read=flight.bytes_read,
+            flops=flight.flops,
         )
 
     def release(self, request: Request) -> None:
         """Forget the request's samples."""
         self._continuations.pop(request, None)
 
-    def _of(self, sequence: Sequence, samples: int) -> list[Continuation]:
-        """What continues the sequence, or all samples of its request where they part ways."""
+    def _of(self, sequence: Sequence) -> list[Continuation]:
+        """What continues each sample of the sequence's request."""
         request = sequence.request
-        if request is None:
-            raise UnderloadError("a sequence in a plan must belong to a request; make it with Request(...)")
-        found = self._continuations.get(request)
+        found = self._continuations.get(request) if request is not None else None
         if found is None:
+            if request is None:
+                raise UnderloadError("a sequence in a plan must belong to a request; make it with Request(...)")
             found = self._continuations[request] = Continuation.of(self.model, request)
-        return found if samples > 1 else [found[sequence.index]]
+        return found
 
-    def _say(self, continuation: Continuation, drawn: Draw | BadLogits, last: bool) -> Sampled:
-        if isinstance(drawn, BadLogits):
-            return Sampled(-1, FinishReason.ERROR, error=str(drawn))
-        start = self.clock.now()
-        try:
-            text, ends = continuation.say(drawn.token_id, last=last)
-        except InvalidRequest as error:
-            return Sampled(drawn.token_id, FinishReason.ERROR, error=str(error), draw=drawn)
-        request = continuation.state.sequence.request
-        if request is not None:
-            request.timeline.detokenize_seconds += self.clock.now() - start
-        return Sampled(drawn.token_id, FinishReason.STOP if ends else None, text, draw=drawn)
+    def _say(self, speakers: list[tuple[Continuation, bool]], draws: list[Draw | BadLogits]) -> list[Sampled]:
+        said = []
+        timed = self.model.tokenizer is not None
+        before = self.clock.now() if timed else 0.0
+        for (continuation, last), drawn in zip(speakers, draws, strict=True):
+            if isinstance(drawn, BadLogits):
+                said.append(Sampled(-1, FinishReason.ERROR, error=str(drawn)))
+                continue
+            try:
+                text, ends = continuation.say(drawn.token_id, last=last)
+            except InvalidRequest as error:
+                said.append(Sampled(drawn.token_id, FinishReason.ERROR, error=str(error), draw=drawn))
+                continue
+            said.append(Sampled(drawn.token_id, FinishReason.STOP if ends else None, text, draw=drawn))
+            if timed and (request := continuation.state.sequence.request) is not None:
+                now = self.clock.now()
+                request.timeline.detokenize_seconds += now - before
+                before = now
+        return said
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step under way.
+
+    speakers: who says the tokens that are drawn, with whether there is room for one more.
+    drawing: None where nothing is computed.
+    """
+
+    plan: Plan
+    speakers: list[tuple[Continuation, bool]]
+    drawing: Drawing | None
+    bytes_read: float = 0.0
+    flops: float = 0.0

@@ -14,7 +14,8 @@ from typing import Any
 
 from underload.cache import BlockPool
 from underload.decoder.batch import Batch
-from underload.decoder.continuation import Continuation, check_request, draw
+from underload.decoder.continuation import Continuation, check_request
+from underload.decoder.drawing import Drawing
 from underload.decoder.kv import KVStorage
 from underload.decoder.load import free_memory
 from underload.decoder.measure import step_record
@@ -245,7 +246,7 @@ class _Jobs:
         for job in samples or ():
             job.timeline.scheduled = start
         rows = range(len(jobs)) if samples is None else [0] * len(samples)  # samples of a prompt draw from one row
-        draws = draw(self.model, batch, kv, [job.continuation.state for job in drawn_for], rows)
+        draws = Drawing(self.model, batch, kv, [job.continuation.state for job in drawn_for], list(rows)).take()
         for job in jobs:
             job.sequence.num_computed = job.sequence.num_scheduled = len(job.sequence.tokens)
         duration = self.clock.now() - start

@@ -4,8 +4,10 @@
     reduce            the splits of each query, put together
     rotate_write      rotary positions, and the new keys and values into their blocks
     linear, rms_norm  the same sums in the same order for every number of rows
+    add_rms_norm      the residual stream's sum and its norm; silu_mul: SwiGLU's product
 
-Each is launched from one place: the first three from attention_triton.py, the others from invariant.py.
+Each is launched from one place: the first three from attention_triton.py, the next two from invariant.py, the last from
+fused.py.
 
 WIDE says that numbers are made float32 as soon as they are loaded. Otherwise 16-bit keys and values go into the matrix
 units as they are, whose products are exact and whose sums are float32. Triton's interpreter computes wrongly with
@@ -19,7 +21,7 @@ import triton.language as tl
 
 # What changes from step to step must not choose between two compilations (for values and addresses that 16 divides, and
 # for others): they may add in another order.
-@triton.jit(do_not_specialize=["sequences", "tiles", "table_row", "block_size", "split_tokens", "num_splits"])
+@triton.jit(do_not_specialize=["sequences", "tiles", "split", "table_row", "block_size", "num_splits"])
 def attend(
     q,
     keys,
@@ -30,6 +32,7 @@ def attend(
     tables,
     sequences,
     tiles,
+    split,
     scale,
     q_token,
     q_head,
@@ -44,7 +47,6 @@ def attend(
     value_dim,
     table_row,
     block_size,
-    split_tokens,
     num_splits,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -62,8 +64,10 @@ def attend(
     Online softmax: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); over tiles of keys as in
     Dao et al., "FlashAttention" (NeurIPS 2022); split along the context for decoding as in Dao et al., "Flash-Decoding"
     (2023). The exponential is base 2: `scale` holds log2(e). BLOCK_SIZE is 0 where dividing by it needs the number.
+    `split` holds the tokens of a split: in memory, so that a captured launch can have others in each step.
     """
-    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tile, kv_head, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    split_tokens = tl.load(split)
     sequence = tl.load(tiles + 3 * tile)
     first = tl.load(tiles + 3 * tile + 1)  # the tile's first query, counted within the sequence's new tokens
     row = tl.load(tiles + 3 * tile + 2)  # where its partial results go
@@ -78,7 +82,7 @@ def attend(
     head = kv_head * GROUP + rows % GROUP
     valid = (rows < TILE_TOKENS * GROUP) & (token < new)
     visible = tl.where(valid, context - new + token + 1, 0)
-    start = split * split_tokens
+    start = piece * split_tokens
     stop = tl.minimum(start + split_tokens, context - new + tl.minimum(first + TILE_TOKENS, new))
     visible = tl.minimum(visible, stop)
 
@@ -119,7 +123,7 @@ def attend(
         largest = larger
 
     if SPLIT:
-        cell = ((row + token - first).to(tl.int64) * HEADS + head) * num_splits + split
+        cell = ((row + token - first).to(tl.int64) * HEADS + head) * num_splits + piece
         tl.store(statistics + 2 * cell, largest, mask=valid)
         tl.store(statistics + 2 * cell + 1, total, mask=valid)
         tl.store(partial + cell[:, None] * HEAD_DIM + dim[None, :], mixed, mask=valid[:, None] & in_head[None, :])
@@ -129,13 +133,13 @@ def attend(
         tl.store(out_at, mixed.to(out.dtype.element_ty), mask=valid[:, None] & in_head[None, :])
 
 
-@triton.jit(do_not_specialize=["queries", "split_tokens", "num_splits"])
+@triton.jit(do_not_specialize=["queries", "split", "num_splits"])
 def reduce(
     partial,
     statistics,
     out,
     queries,
-    split_tokens,
+    split,
     num_splits,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -145,7 +149,7 @@ def reduce(
     """One head of one query: its splits, TILE_SPLITS at a time from the first, whatever the batch's longest has."""
     row, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(queries + 2 * row).to(tl.int64)
-    splits = tl.cdiv(tl.load(queries + 2 * row + 1), split_tokens)  # those in which this query sees a key
+    splits = tl.cdiv(tl.load(queries + 2 * row + 1), tl.load(split))  # those in which this query sees a key
     dim = tl.arange(0, DIM)
     in_head = dim < HEAD_DIM
 
@@ -153,9 +157,9 @@ def reduce(
     total = 0.0
     mixed = tl.zeros([DIM], tl.float32)
     for base in range(0, splits, TILE_SPLITS):
-        split = base + tl.arange(0, TILE_SPLITS)
-        inside = split < splits
-        cell = (row.to(tl.int64) * HEADS + head) * num_splits + split
+        piece = base + tl.arange(0, TILE_SPLITS)
+        inside = piece < splits
+        cell = (row.to(tl.int64) * HEADS + head) * num_splits + piece
         peak = tl.load(statistics + 2 * cell, mask=inside, other=float("-inf"))
         mass = tl.load(statistics + 2 * cell + 1, mask=inside, other=0.0)
         part_at = partial + cell[:, None] * HEAD_DIM + dim[None, :]
@@ -273,6 +277,34 @@ def rms_norm(x, weight, out, eps, SIZE: tl.constexpr, TILE: tl.constexpr):
     w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     normed = normed.to(x.dtype.element_ty).to(tl.float32) * w
     tl.store(out + row * SIZE + at, normed.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_rms_norm(x, change, weight, total, out, eps, SIZE: tl.constexpr, TILE: tl.constexpr):
+    """One row of x + change into `total`, rounded to its dtype, and that row's `rms_norm` into `out`."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, TILE)
+    inside = at < SIZE
+    wide = tl.load(x + row * SIZE + at, mask=inside, other=0.0).to(tl.float32)
+    wide += tl.load(change + row * SIZE + at, mask=inside, other=0.0).to(tl.float32)
+    rounded = wide.to(total.dtype.element_ty)
+    tl.store(total + row * SIZE + at, rounded, mask=inside)
+    wide = rounded.to(tl.float32)
+    normed = wide * tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps)
+    w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    normed = normed.to(x.dtype.element_ty).to(tl.float32) * w
+    tl.store(out + row * SIZE + at, normed.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["size"])
+def silu_mul(gate, up, out, size, TILE: tl.constexpr):
+    """TILE numbers of silu(gate) x up, with silu(gate) rounded to its dtype before the product, as two steps would."""
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    inside = at < size
+    g = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
+    u = tl.load(up + at, mask=inside, other=0.0).to(tl.float32)
+    silu = (g / (1.0 + tl.exp(-g))).to(gate.dtype.element_ty).to(tl.float32)
+    tl.store(out + at, (silu * u).to(out.dtype.element_ty), mask=inside)
 
 
 #: Whether the kernels run in Triton's interpreter: TRITON_INTERPRET=1 was set when triton was first imported.

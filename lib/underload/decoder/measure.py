@@ -18,7 +18,7 @@ from underload.decoder.kv import KVStorage
 from underload.decoder.load import free_memory
 from underload.decoder.model import Model
 from underload.request import BlockTable, Sequence, StepRecord, UnderloadError
-from underload.shapes import StepCost, shape, step_cost
+from underload.shapes import StepCost, shape, sized_cost
 
 
 @dataclass(frozen=True)
@@ -199,11 +199,12 @@ def step_record(
 
 def batch_cost(model: Model, kv: KVStorage, batch: Batch) -> StepCost:
     """What computing a batch must move and do, by the model's shape and by what weights and cache are stored in."""
-    return step_cost(
+    return sized_cost(
         model.shape,
-        batch.query_lens.tolist(),
-        batch.context_lens.tolist(),
-        logit_rows=len(batch.logit_rows),
+        batch.num_tokens,
+        int(batch.context_lens.sum()),
+        batch.score_pairs,
+        len(batch.logit_rows),
         weight_bytes=model.dtype.itemsize,
         kv_bytes=kv.dtype.itemsize,
     )

@@ -83,6 +83,11 @@ class Model:
         return self._path.name
 
     @property
+    def plain_path(self) -> PlainPath | None:
+        """The plain path, if that is the one in use."""
+        return self._path if isinstance(self._path, PlainPath) else None
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes that the weights take, a tied head counted once."""
         return self.weights.nbytes

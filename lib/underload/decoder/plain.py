@@ -1,13 +1,17 @@
 """The forward pass in plain torch: the one to read, and the oracle the fast ones are held against."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from underload.decoder import attention_triton, invariant
+from underload.decoder import attention_triton, fused, invariant
 from underload.decoder.attention import IMPLEMENTATIONS, paged_attention
 from underload.decoder.batch import Batch
 from underload.decoder.kv import PlainKV
@@ -17,6 +21,23 @@ from underload.request import UnderloadError
 from underload.shapes import ModelShape
 
 Attention = str | Callable[..., Tensor]  # an implementation of `paged_attention` by name, or one's own
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A batch on the device.
+
+    Args:
+        token_ids, positions, slots: [tokens] integer.
+        logit_rows: [rows] integer, the tokens whose logits are wanted; None: all of them.
+        attend: one layer's attention, (q, keys, values) -> out.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    logit_rows: Tensor | None
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class PlainPath:
@@ -30,8 +51,8 @@ class PlainPath:
             every sum is done by kernels that have one order of summation.
         attention: the implementation of `paged_attention`; "auto" is Triton on a GPU that has it, else torch. Or a
             function of one's own, called with the first six arguments of `paged_attention` and returning what it does.
-        fused_write: rotate queries and keys, and write the cache, in one Triton kernel; None means with Triton
-            attention. The same numbers either way.
+        fused: the small steps between the matrix products as Triton kernels of their own, each in one pass over its
+            numbers (`fused`; `attention_triton.rotate_write`). None means with Triton attention.
 
     Raises:
         UnderloadError: an implementation that is unknown or cannot run here, or that has no batch-invariant mode.
@@ -46,20 +67,25 @@ class PlainPath:
         *,
         batch_invariant: bool = False,
         attention: Attention = "auto",
-        fused_write: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         self.shape = shape
         self.weights = weights
         self.device = weights.embed.device
         self.dtype = weights.embed.dtype
         self.attention = _choose_attention(attention, self.device)
-        self.fused_write = self.attention == "triton" if fused_write is None else fused_write
-        if self.fused_write and (reason := attention_triton.unsupported(self.device)):
-            raise UnderloadError(f"fused_write=True cannot run here: {reason}; use fused_write=False")
+        self.fused = self.attention == "triton" if fused is None else fused
+        if self.fused and (reason := attention_triton.unsupported(self.device)):
+            raise UnderloadError(f"fused=True cannot run here: {reason}; use fused=False")
         if batch_invariant and self.attention != "triton" and (self.attention != "torch" or self.device.type != "cpu"):
             raise UnderloadError(
                 f"batch_invariant=True on {self.device.type} cannot go with attention={self.attention!r}, which may "
                 "add in another order in another batch; use attention='triton', or on a CPU 'torch'"
+            )
+        if batch_invariant and self.attention == "triton" and not self.fused:
+            raise UnderloadError(
+                "batch_invariant=True with attention='triton' cannot go with fused=False, whose norms may "
+                "add in another order in another batch; leave fused out"
             )
         self.batch_invariant = batch_invariant
         self._inverse_frequencies = inverse_frequencies(shape).to(self.device)
@@ -68,35 +94,43 @@ class PlainPath:
         """An empty cache; in the model's dtype when `dtype` is None."""
         return PlainKV(self.shape, num_blocks, block_size, dtype=dtype or self.dtype, device=self.device)
 
-    @torch.inference_mode()
     def forward(self, batch: Batch, kv: PlainKV) -> Tensor:
         """Write the batch's keys and values into `kv`; return float32 logits [len(batch.logit_rows), vocab]."""
-        weights = self.weights
-        slots = torch.from_numpy(batch.slots(kv.block_size)).to(self.device)
-        attend = self._attention(batch, torch.from_numpy(batch.block_tables).to(self.device))
-        cos, sin = cos_sin(self._inverse_frequencies, torch.from_numpy(batch.positions).to(self.device))
+        arrays = (batch.token_ids, batch.positions, batch.slots(kv.block_size), batch.logit_rows, batch.block_tables)
+        token_ids, positions, slots, logit_rows, tables = _send(arrays, self.device)
+        attend = self._attention(batch, tables)
+        return self.compute(Inputs(token_ids, positions, slots, logit_rows, attend), kv).float()
 
-        x = weights.embed[torch.from_numpy(batch.token_ids).to(self.device)]  # [tokens, hidden]
+    @torch.inference_mode()
+    def compute(self, inputs: Inputs, kv: PlainKV) -> Tensor:
+        """The forward pass on what lies on the device already: logits [logit rows, vocab] in the model's dtype.
+
+        It waits for nothing, and reads nothing on the host that changes from step to step: it can be captured.
+        """
+        weights, slots = self.weights, inputs.slots
+        cos, sin = cos_sin(self._inverse_frequencies, inputs.positions)
+
+        x = weights.embed[inputs.token_ids]  # [tokens, hidden]
+        h = self._norm(x, weights.layers[0].attention_norm)
         for index, layer in enumerate(weights.layers):
-            q, k, v = self._project(self._norm(x, layer.attention_norm), layer)
-            if self.fused_write:
+            q, k, v = self._project(h, layer)
+            if self.fused:
                 q = attention_triton.rotate_write(q, k, v, cos, sin, slots, kv.keys[index], kv.values[index])
             else:
                 q, k = rotate(q, cos, sin), rotate(k, cos, sin)
                 kv.write(index, slots, k, v)
-            o = attend(q, kv.keys[index], kv.values[index])
-            x = x + self._linear(o.flatten(1), layer.o)
+            o = inputs.attend(q, kv.keys[index], kv.values[index])
+            x, h = self._add_norm(x, self._linear(o.flatten(1), layer.o), layer.mlp_norm)
+            gated = self._gate(self._linear(h, layer.gate), self._linear(h, layer.up))
+            following = weights.layers[index + 1].attention_norm if index + 1 < len(weights.layers) else weights.norm
+            x, h = self._add_norm(x, self._linear(gated, layer.down), following)
 
-            h = self._norm(x, layer.mlp_norm)
-            x = x + self._linear(self._silu(self._linear(h, layer.gate)) * self._linear(h, layer.up), layer.down)
-
-        last = x[torch.from_numpy(batch.logit_rows).to(self.device)]
-        return self._linear(self._norm(last, weights.norm), LinearWeights(weights.head, None)).float()
+        last = h if inputs.logit_rows is None else h[inputs.logit_rows]
+        return self._linear(last, LinearWeights(weights.head, None))
 
     def greedy(self, batch: Batch, kv: PlainKV) -> Tensor:
         """The likeliest id of each logit row, [logit_rows] int64; -1 for a row without a largest logit."""
-        best, ids = self.forward(batch, kv).max(dim=-1)  # a NaN is larger than everything
-        return torch.where(best.isfinite(), ids, -1)
+        return likeliest(self.forward(batch, kv))
 
     def _project(self, h: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor, Tensor]:
         """h [tokens, hidden] -> q [tokens, heads, head_dim], k and v [tokens, kv_heads, head_dim]."""
@@ -121,17 +155,27 @@ class PlainPath:
             else x.new_empty(0, part.weight.shape[0])
         )
 
-    def _silu(self, x: Tensor) -> Tensor:
-        if not self.batch_invariant or self.device.type != "cpu" or not len(x):
-            return F.silu(x)
+    def _gate(self, gate: Tensor, up: Tensor) -> Tensor:
+        """SwiGLU's product: silu(gate) x up."""
+        if self.fused:
+            return fused.silu_mul(gate, up)
+        if not self.batch_invariant or self.device.type != "cpu" or not len(gate):
+            return F.silu(gate) * up
         # What is left over after whole vectors is computed by another function, with other last bits. Where an array's
         # rest lies depends on how many rows there are; in a row by itself it is always the same.
-        return torch.cat([F.silu(row.clone()) for row in x.split(1)])
+        return torch.cat([F.silu(row.clone()) for row in gate.split(1)]) * up
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        if self.batch_invariant and self.attention == "triton":
+        if self.fused:
             return invariant.rms_norm(x, weight, self.shape.norm_eps)
         return rms_norm(x, weight, self.shape.norm_eps)
+
+    def _add_norm(self, x: Tensor, change: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream x + change, and its norm."""
+        if self.fused:
+            return fused.add_rms_norm(x, change, weight, self.shape.norm_eps)
+        x = x + change
+        return x, rms_norm(x, weight, self.shape.norm_eps)
 
     def _attention(self, batch: Batch, tables: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """One layer's attention, (q, keys, values) -> out, for all layers of this step."""
@@ -168,6 +212,30 @@ class PlainPath:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """The largest logit's id in each row, [rows] int64; -1 for a row without a largest."""
+    best, ids = logits.max(dim=-1)  # a NaN is larger than everything
+    return torch.where(best.isfinite(), ids, -1)
+
+
+def _send(arrays: tuple[np.ndarray, ...], device: torch.device) -> list[Tensor]:
+    """The arrays on the device, which they reach in one copy that nobody waits for; on a CPU they stay where they are.
+
+    (The allocator of page-locked memory keeps it from being used again before the copy is done.)
+    """
+    if device.type != "cuda":
+        return [torch.from_numpy(array).to(device) for array in arrays]
+    sizes = [-(-array.nbytes // 8) * 8 for array in arrays]  # so that each begins where its numbers may
+    host = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+    for part, array in zip(host.split(sizes), arrays, strict=True):
+        part[: array.nbytes] = torch.from_numpy(np.ascontiguousarray(array)).view(torch.uint8).flatten()
+    there = host.to(device, non_blocking=True).split(sizes)
+    return [
+        part[: array.nbytes].view(getattr(torch, array.dtype.name)).view(array.shape)
+        for part, array in zip(there, arrays, strict=True)
+    ]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

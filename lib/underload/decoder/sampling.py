@@ -32,7 +32,7 @@ class BadLogits(UnderloadError):
     """One request's logits hold no law to draw from (NaN, infinity, or every token banned); its neighbours' may."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Draw:
     """One chosen token.
 
@@ -76,6 +76,11 @@ class SamplingState:
         ends = () if params.ignore_eos else self.eos_token_ids
         self.stop_ids: frozenset[int] = frozenset(ends) | frozenset(params.stop_token_ids)
         self._prompt_ids: frozenset[int] | None = None
+        # Asked for each row of each step, so what does not change is settled here.
+        penalised = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty) != (1, 0, 0)
+        self._edits_always = bool(penalised or params.logit_bias)
+        self._edits_until = params.min_tokens if self.stop_ids else 0
+        self._argmax_if_unedited = params.temperature == 0 and params.logprobs is None
 
     @property
     def position(self) -> int:
@@ -85,14 +90,12 @@ class SamplingState:
     @property
     def edits_logits(self) -> bool:
         """Whether anything changes the logits before temperature: penalties, biases, or a ban by min_tokens."""
-        p = self.params
-        penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
-        return bool(penalised or p.logit_bias or (self.stop_ids and self.position < p.min_tokens))
+        return self._edits_always or (self._edits_until > 0 and self.position < self._edits_until)
 
     @property
     def takes_argmax(self) -> bool:
         """Whether the next token is the plain argmax of the logits, so that a fused head need not write them out."""
-        return self.params.temperature == 0 and self.params.logprobs is None and not self.edits_logits
+        return self._argmax_if_unedited and not self.edits_logits
 
     def ends(self, token_id: int) -> bool:
         """Whether `token_id`, drawn at the present position, ends the text. Ask before appending it."""
