@@ -221,9 +221,21 @@ def _add_generate(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_load_options(parser, required=True)
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--out", metavar="FILE", help="where to (default: standard output); .gz packs it")
+    parser.set_defaults(run=run_generate)
+
+
+def add_load_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """The options that make a load; for every command that has one made to order.
+
+    Args:
+        required: there is no other way to say what the load is.
+    """
     when = parser.add_argument_group("when requests come")
     when.add_argument(
-        "--rate", required=True, metavar="1/S", help="mean arrivals per second (conversations, with --turns)"
+        "--rate", required=required, metavar="1/S", help="mean arrivals per second (conversations, with --turns)"
     )
     when.add_argument(
         "--arrivals",
@@ -238,7 +250,7 @@ def _add_generate(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     when.add_argument("--off", metavar="S", help="onoff: mean time without")
     when.add_argument("--swing", metavar="SHARE", help="diurnal: rate × (1 ± SHARE) (default: 0.5)")
     when.add_argument("--period", metavar="S", help="diurnal: length of a day (default: 24h)")
-    until = when.add_mutually_exclusive_group(required=True)
+    until = when.add_mutually_exclusive_group(required=required)
     until.add_argument("--horizon", metavar="S", help="all that arrive before")
     until.add_argument("--requests", type=int, metavar="N", help="the first N arrivals")
     what = parser.add_argument_group("what they ask")
@@ -255,20 +267,29 @@ def _add_generate(actions: argparse._SubParsersAction[argparse.ArgumentParser]) 
     shared.add_argument("--turns", metavar="LENGTH", help="conversations of so many turns: a number or a law, as above")
     shared.add_argument("--think", metavar="S", help="between an answer and the next turn (default: 10)")
     shared.add_argument("--system", type=int, metavar="N", help="tokens that all conversations begin with")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--out", metavar="FILE", help="where to (default: standard output); .gz packs it")
-    parser.set_defaults(run=run_generate)
 
 
 def run_generate(args: argparse.Namespace) -> None:
-    from underload.workload import Workload, write_plan
+    from underload.workload import write_plan
 
-    horizon = None if args.horizon is None else _seconds(args.horizon, "--horizon")
-    prompts = sharing(args)
-    planned = Workload(arrivals(args), lengths(args), prompts).plan(args.seed, horizon=horizon, requests=args.requests)
+    planned = planned_load(args)
     with _output(args.out) as to:
         write_plan(planned, to)
     print(summary_line(planned), file=sys.stderr)
+
+
+def planned_load(args: argparse.Namespace) -> list[Planned]:
+    """The plan that the options make.
+
+    Raises:
+        UnderloadError: an option missing, out of place or out of range.
+    """
+    from underload.workload import Workload
+
+    prompts = sharing(args)
+    return Workload(arrivals(args), lengths(args), prompts).plan(
+        args.seed, horizon=seconds(args.horizon, "--horizon"), requests=args.requests
+    )
 
 
 def summary_line(planned: list[Planned]) -> str:
@@ -411,6 +432,11 @@ def tokens(text: str, option: str) -> Tokens:
 
 def _given(value: Any, default: Any) -> Any:
     return default if value is None else value
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """`_seconds`, or None where nothing was given."""
+    return None if text is None else _seconds(text, option)
 
 
 def _seconds(text: str, option: str) -> float:

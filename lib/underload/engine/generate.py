@@ -8,18 +8,12 @@ fails takes no other with it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from contextlib import AbstractContextManager, nullcontext
-from time import monotonic
-from typing import Any
 
 from underload.engine.engine import Engine
+from underload.engine.progress import progress_bar
 from underload.request import FinishReason, InvalidRequest, Request, SamplingParams, SequenceState, Timeline
-
-# A bar that is drawn more often than this is work for the terminal and flicker for the eye.
-_REDRAW = 0.2  # s
 
 
 def generate(
@@ -63,15 +57,17 @@ def generate(
         else:
             unfinished.add(request)
     try:
-        with _bar(progress, len(requests)) as bar:
-            bar.finish(len(requests) - len(unfinished))
+        with progress_bar(progress, len(requests)) as bar:
+            for request in requests:
+                if request not in unfinished:
+                    bar.finish(request)
             more = True
             while unfinished and more:
                 more = engine.step()
                 for request in engine.finished[seen:]:
                     if request in unfinished:
                         unfinished.remove(request)
-                        bar.finish(1, sum(len(one.tokens) - one.prompt_len for one in request.sequences))
+                        bar.finish(request)
                 seen = len(engine.finished)
                 bar.draw()
     except BaseException:
@@ -120,47 +116,3 @@ def _fail(request: Request, error: InvalidRequest, now: float) -> None:
     timeline.sent = timeline.arrival
     timeline.finished = now
     timeline.finish_reason = str(FinishReason.ERROR)
-
-
-class _NoBar:
-    """A progress bar that shows nothing."""
-
-    def finish(self, requests: int, tokens: int = 0) -> None:
-        pass
-
-    def draw(self) -> None:
-        pass
-
-
-class _Bar:
-    """tqdm's bar of requests, with the output tokens a second beside it."""
-
-    def __init__(self, total: int) -> None:
-        from tqdm.auto import tqdm  # where it is not installed, generating without a bar still works
-
-        self._bar = tqdm(total=total, unit="request", dynamic_ncols=True)
-        self._start = self._drawn = monotonic()
-        self._tokens = 0
-
-    def finish(self, requests: int, tokens: int = 0) -> None:
-        """So many requests are finished, and had so many tokens."""
-        self._tokens += tokens
-        self._bar.update(requests)
-
-    def draw(self) -> None:
-        """Show the rate, if it has not been shown just now."""
-        now = monotonic()
-        if now - self._drawn >= _REDRAW:
-            self._drawn = now
-            self._bar.set_postfix_str(f"{self._tokens / (now - self._start):,.0f} tokens/s")
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-
-def _bar(progress: bool | None, total: int) -> AbstractContextManager[Any]:
-    shown = sys.stderr is not None and sys.stderr.isatty() if progress is None else progress
-    return _Bar(total) if shown else nullcontext(_NoBar())
