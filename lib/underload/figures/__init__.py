@@ -15,6 +15,7 @@ matplotlib is imported on first use.
 
 from underload.figures.blocks import BlockRecording, block_pool, fork_and_copy, named_blocks
 from underload.figures.diagrams import decode_step, kv_filling, ragged_batch, request_life, stage_bar, token_strip
+from underload.figures.gantt import BatchRecording, batch_gantt
 from underload.figures.landing import collision
 from underload.figures.loops import open_and_closed
 from underload.figures.memory import Kept, kv_memory, reserved_and_paged, waste_bars
@@ -47,6 +48,7 @@ __all__ = [
     "Axis",
     "Band",
     "Bar",
+    "BatchRecording",
     "BlockRecording",
     "Choice",
     "Commit",
@@ -64,6 +66,7 @@ __all__ = [
     "Slider",
     "attention_times",
     "axes",
+    "batch_gantt",
     "block_pool",
     "collision",
     "decode_step",
