@@ -12,8 +12,12 @@
     step_time     LinearStepTime, OverlapStepTime, ReplayStepTime: how long a step of the serving engine takes
     roofline      RooflineStepTime: by the model's shape and the device's data sheet
     table         TableStepTime: by a table of measurements
+    fitted        FittedStepTime: as this machine was seen to take it
+    calibrate     from records of steps to a FittedStepTime: design, measure, fit, StepErrors
     modelled      CostModelExecutor: runs the engine's plans on a virtual clock
     serving       simulate_serving: the engine's own loop, scheduler and pool on a virtual clock
+    replay        replay: a recorded run again, with the times of its steps
+    measured      runs of another engine, measured by others: rerun, RunErrors, fit_overlap
     backlog       serve_backlog: what a pool's memory holds while requests wait
     replications  replicate, compare: independent runs; alternatives on the same random numbers
 
@@ -39,9 +43,11 @@ from underload.simulation.backlog import Occupancy, serve_backlog
 from underload.simulation.driven import submit_to
 from underload.simulation.events import Event, EventQueue
 from underload.simulation.fast import fcfs
+from underload.simulation.fitted import FittedStepTime
 from underload.simulation.line import DISCIPLINES
 from underload.simulation.little import Little, little, number_inside
 from underload.simulation.modelled import CostModelExecutor
+from underload.simulation.replay import replay
 from underload.simulation.replications import Comparison, Replications, compare, replicate
 from underload.simulation.roofline import RooflineStepTime
 from underload.simulation.run import Run
@@ -58,6 +64,7 @@ __all__ = [
     "CostModelExecutor",
     "Event",
     "EventQueue",
+    "FittedStepTime",
     "LinearStepTime",
     "Little",
     "Occupancy",
@@ -78,6 +85,7 @@ __all__ = [
     "fcfs",
     "little",
     "number_inside",
+    "replay",
     "replicate",
     "serve_backlog",
     "simulate",
