@@ -36,7 +36,7 @@ from underload.scheduling import (
     Static,
     Watermark,
 )
-from underload.simulation import CostModelExecutor, LinearStepTime
+from underload.simulation import CostModelExecutor, LinearStepTime, ReplayStepTime
 
 BLOCK = 4
 
@@ -157,6 +157,70 @@ def test_an_executor_that_computes_and_one_that_models_get_the_same_plans_from_o
         run(engine, [one for one in several() if len(one.sequences) == 1])
         plans.append(seen)
     assert plans[0] == plans[1] and len(plans[0]) > 20
+
+
+# ---- like steps at once ------------------------------------------------------------------------------------------
+
+
+def joined_or_not(batching, order, blocks, size, *, caching=True, shedding=None, join=True, **more) -> tuple:
+    outputs = {str(i): 1 + i * 5 % 23 for i in range(14)}
+    executor = CostModelExecutor(LinearStepTime(0.5, 0.01, 0.0001), output_tokens=outputs)
+    scheduler = Scheduler(
+        BlockPool(blocks, size, prefix_caching=caching),
+        batching=BATCHINGS[batching](),
+        order=ORDERS[order](),
+        shedding=shedding,
+        max_num_batched_tokens=[27, 60][size > 3],
+        **more,
+    )
+    engine = Engine(scheduler, executor, VirtualClock())
+    engine.join_steps = join
+    loops = 0
+    requests = []
+    for i in range(14):
+        prompt = [7, 3, 9, 1, 4][: i % 6] + [i // 2 + 1] * (1 + i * 5 % (11 + i % 3 * 30))
+        one = request(str(i), prompt, 23, n=1 + (i % 5 == 4), arrival=i * 1.7 if i < 9 else 40.0, tenant="ab"[i % 2])
+        requests.append(one)
+        engine.add(one)
+    while engine.step():
+        loops += 1
+        check_books(scheduler)
+    answers = [
+        (one.request_id, one.timeline, [(s.tokens, s.finish_reason, s.preemptions, s.last_turn) for s in one.sequences])
+        for one in engine.finished
+    ]
+    return engine.steps, answers, scheduler.pool.counters, scheduler.pool.snapshot(), loops
+
+
+@pytest.mark.parametrize("order", ["first come", "fair share"])
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_like_steps_taken_at_once_leave_what_single_steps_leave(batching, order):
+    joined = single = 0
+    for blocks, size, caching in ((200, 4, True), (14, 4, True), (14, 4, False), (60, 1, True), (9, 16, True)):
+        for more in ({}, {"max_num_seqs": 3}, {"shedding": Shedding(max_wait=9.0)}, {"admission": Watermark(0.3)}):
+            at_once = joined_or_not(batching, order, blocks, size, caching=caching, **more)
+            one_by_one = joined_or_not(batching, order, blocks, size, caching=caching, join=False, **more)
+            assert at_once[:-1] == one_by_one[:-1]
+            joined, single = joined + at_once[-1], single + one_by_one[-1]
+    assert joined < 0.75 * single  # turns of the loop, the waits for arrivals among them
+
+
+def test_like_steps_are_joined_on_times_that_are_replayed_and_none_is_lost():
+    def starts(join):
+        engine = engine_of(100, CostModelExecutor(ReplayStepTime([0.25 + i % 3 * 0.125 for i in range(200)])))
+        engine.join_steps = join
+        run(engine, [request(str(i), [i] * 3, 9 + i, arrival=i * 2.0) for i in range(6)])
+        return [(step.start, step.duration) for step in engine.steps]
+
+    assert starts(True) == starts(False)
+
+
+def test_whoever_watches_each_step_sees_each_step():
+    engine = engine_of(100, CostModelExecutor(LinearStepTime(1.0, 0.0)))
+    seen: list = []
+    engine.on_step = lambda plan, result, record: seen.append(record)
+    run(engine, [request("a", [1], 30)])
+    assert seen == engine.steps and len(seen) == 30
 
 
 # ---- batching ------------------------------------------------------------------------------------------------------

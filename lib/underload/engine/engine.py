@@ -42,6 +42,7 @@ class Engine:
         self.more_to_come = False
         # How to wait for an instant where nothing can be computed before; a front end may cut the wait short.
         self.sleep: Callable[[float], None] = self.clock.wait
+        self.join_steps = True  # whether like steps may be taken at once on a virtual clock (`Executor`)
         self._coming: dict[str, Request] = {}  # not yet arrived, by id
         self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled
         self._numbers = count()
@@ -127,7 +128,39 @@ class Engine:
         self._take_finished()
         if self.on_step is not None:
             self.on_step(plan, result, record)
+        elif result.duration is not None:
+            self._repeat()
         return True
+
+    def _repeat(self) -> None:
+        """On a clock that the executor moves: take the steps to come in which all decode at once. The records are those
+        of as many turns of the loop."""
+        execute = getattr(self.executor, "repeat", None)
+        repeat = self.scheduler.repeat() if execute is not None and self.join_steps else None
+        if execute is None or repeat is None:
+            return
+        instants = [at for at in (self._next_arrival(), self.scheduler.next_expiry()) if at is not None]
+        start, rows, held = self.clock.now(), len(repeat.sequences), len(repeat.held)
+        context, waiting = repeat.context_tokens, len(self.scheduler.waiting)
+        first = StepRecord(start, 0.0, rows + held, 0, rows, held, context, context, rows)
+        found = execute(repeat.sequences, repeat.most, first, start, min(instants, default=math.inf))
+        if found is None:
+            return
+        ids, stopped, ends = found
+        self._torn = True
+        states = repeat.commit(ids, stopped, ends)
+        self._torn = False
+        for end, blocks in zip(ends, states):
+            self.steps.append(
+                StepRecord(
+                    start, end - start, rows + held, 0, rows, held, context, context, rows,
+                    blocks.used, blocks.free, blocks.cached, waiting,
+                )
+            )  # fmt: skip
+            start = end
+            context += rows
+        self.clock.wait(ends[-1])
+        self._take_finished()
 
     def _queue(self, request: Request) -> None:
         request.timeline.queued = self.clock.now()

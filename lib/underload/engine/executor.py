@@ -10,6 +10,12 @@ class Executor(Protocol):
     """Runs plans, one at a time, in the order in which they were made.
 
     max_model_len: tokens of one sequence that it can compute, prompt and output; None: as many as there is room for.
+
+    One that only models, and states durations, may also have `repeat(sequences, most, first, now, until)`: steps in
+    which each sequence decodes, the first of the size `first`, each with a token more in every context; `most` at most,
+    only such as begin before `until`, and none after one that ends a sequence. It returns the ids drawn for each
+    sequence, whether it stopped, and the instants at which the steps end; or None where it cannot say. The engine then
+    takes them at once.
     """
 
     max_model_len: int | None

@@ -23,10 +23,14 @@ PREFILL = ("decode-first", "mixed", "prefill-first")
 class Batching:
     """Fills steps; the base of those here and of a reader's own.
 
-    keeps_finished: finished members of a batch keep their rows and blocks until nobody of it runs any more.
+    keeps_finished: finished members of a batch keep their rows and blocks until nobody of it runs any more, and nobody
+        is admitted before.
+    repeats: where all running sequences decoded in a step and nobody can be admitted, the next step is the same again,
+        so that a simulation may take several at once (`repeat`).
     """
 
     keeps_finished = False
+    repeats = False
 
     def fill(self, step: Step) -> None:
         """Give the step its work.
@@ -62,6 +66,8 @@ class Continuous(Batching):
     Raises:
         UnderloadError: another word for `prefill`.
     """
+
+    repeats = True
 
     def __init__(self, *, chunked_prefill: bool = True, prefill: str = "decode-first") -> None:
         if prefill not in PREFILL:
@@ -114,6 +120,7 @@ class _Gathering(Batching):
     """
 
     keeps_finished = True
+    repeats = True
 
     def __init__(self, size: int, timeout: float) -> None:
         if size < 1:

@@ -39,6 +39,7 @@ from underload.scheduling.admission import Admission
 from underload.scheduling.batching import Batching, Continuous
 from underload.scheduling.order import FirstCome, Order
 from underload.scheduling.plan import Idle, Plan, Sampled, StepResult
+from underload.scheduling.repeat import Repeat
 from underload.scheduling.shedding import Shedding
 from underload.scheduling.step import Step
 from underload.scheduling.victim import LastArrived, Victim
@@ -221,15 +222,12 @@ class Scheduler:
             self.batching.fill(step)
         if not plan.work and not plan.swap_out:
             # Whoever waits may be dropped by then.
-            return Idle(min((until for until in (step.until, self._next_expiry()) if until is not None), default=None))
+            return Idle(min((until for until in (step.until, self.next_expiry()) if until is not None), default=None))
         self._plans += 1
         plan.queue_length = len(self.waiting)
         plan.sum_up()
         self._in_flight.append(plan)
         return plan
-
-    def _next_expiry(self) -> float | None:
-        return self._expiring[0][0] if self._expiring and self.waiting else None
 
     # ---- what a `Step` asks for ------------------------------------------------------------------------------------
 
@@ -310,6 +308,7 @@ class Scheduler:
         """A running sequence gives up its slot and its blocks."""
         self._leave(self.running, sequence)
         self.num_slots -= sequence.width
+        assert sequence.table is not None
         self.pool.free(sequence.table)
         sequence.table = None
         sequence.num_computed = sequence.num_scheduled = 0
@@ -362,6 +361,7 @@ class Scheduler:
             sequence, stop = work.sequence, work.stop
             sequence.num_computed = stop
             if stop - work.start > 1 or not stop % block_size:  # else no block got full
+                assert sequence.table is not None
                 publish(sequence.table, sequence.chain, stop)
             if not sampled:
                 continue
@@ -370,6 +370,59 @@ class Scheduler:
             self._append(sequence, sampled[0], now)
         self._drop_leaving(now)
         self._end_batch()
+
+    def repeat(self) -> Repeat | None:
+        """The steps to come in which all who run decode and nobody else comes in, as far as that is certain; None where
+        the next may be another."""
+        running, pool = self.running, self.pool
+        if not self.batching.repeats or self._in_flight or self._leaving or not running:
+            return None
+        if len(running) + len(self.held) > self.max_num_batched_tokens:
+            return None
+        most = MAX_ID
+        for sequence in running:
+            assert sequence.table is not None
+            computed, length = sequence.num_computed, len(sequence.tokens)
+            if length - computed != 1 or computed < sequence.prompt_len:
+                return None
+            if sequence.max_len - length < most:
+                most = sequence.max_len - length
+            if computed % pool.block_size and not pool.ready(sequence.table, computed):
+                return None  # a copy is owed
+        if self.waiting and not self.batching.keeps_finished and self._may_come_in(self.waiting[0], most):
+            return None
+        repeat = Repeat(self, list(running), list(self.held), most)
+        return repeat if repeat.most else None
+
+    def _may_come_in(self, first: Sequence, steps: int) -> bool:
+        """Whether the first in the queue may find room in the next so many steps, although nobody finishes."""
+        if self.num_slots + first.width > self.max_num_seqs:
+            return False
+        if not self.admission.grows_only_stricter or self.may_begin(first):
+            return True
+        # Blocks that it could share may become known meanwhile.
+        size = self.pool.block_size
+        known = self.pool.cached_tokens(first.chain, len(first.tokens)) // size
+        return any(
+            one.table is not None and one.table.num_hashed <= known < (one.num_computed + steps) // size
+            for one in self.running
+        )
+
+    def end_if_complete(self, sequence: Sequence, reason: FinishReason | None, now: float) -> None:
+        """Finish a sequence that has stopped, or is as long as it may get."""
+        if reason is None and len(sequence.tokens) >= sequence.max_len:
+            reason = FinishReason.LENGTH
+        if reason is not None:
+            self._finish(sequence, reason, now)
+
+    def steps_taken(self, count: int) -> None:
+        """So many steps were taken without a plan (`Repeat`)."""
+        self._plans += count
+        self._end_batch()
+
+    def next_expiry(self) -> float | None:
+        """The instant at which somebody who waits may be dropped; None if nobody is."""
+        return self._expiring[0][0] if self._expiring and self.waiting else None
 
     def check_result(self, plan: Plan, result: StepResult) -> None:
         """Refuse a result that cannot be committed; changes nothing.
@@ -396,6 +449,7 @@ class Scheduler:
         """The other samples of a prompt go on from its blocks. Where these cannot be shared, they compute it again."""
         request = first.request
         assert request is not None
+        assert first.table is not None
         request.forked = True
         self.num_slots -= len(draws)
         for sequence, sampled in zip(request.sequences[1:], draws):
@@ -423,10 +477,7 @@ class Scheduler:
         sequence.tokens.append(index(sampled.token_id))
         if sequence.index == 0:
             request.timeline.token_times.append(now)
-        if sampled.finish_reason is not None:
-            self._finish(sequence, sampled.finish_reason, now)
-        elif len(sequence.tokens) >= sequence.max_len:
-            self._finish(sequence, FinishReason.LENGTH, now)
+        self.end_if_complete(sequence, sampled.finish_reason, now)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         request = sequence.request
@@ -474,6 +525,7 @@ class Scheduler:
         """The finished members of a static batch give back their blocks once nobody of it runs."""
         if self.held and not self.running and not self._in_flight:
             for sequence in self.held:
+                assert sequence.table is not None
                 self.pool.free(sequence.table)
                 sequence.table = None
                 sequence.num_computed = sequence.num_scheduled = 0
@@ -522,6 +574,7 @@ class Scheduler:
     def _undo(self, plan: Plan) -> None:
         for work in plan.work:
             sequence = work.sequence
+            assert sequence.table is not None
             self.pool.retract(sequence.table, work.start)
             sequence.num_scheduled = work.start  # an earlier plan may still be in flight
         for sequence in dict.fromkeys([*plan.admitted, *plan.copied]):

@@ -160,6 +160,7 @@ class Step:
         sequence.last_turn = scheduler.turns
         scheduler.turns += 1
         if count > 1 or not stop % scheduler.pool.block_size:  # else no block gets full
+            assert sequence.table is not None
             scheduler.pool.announce(sequence.table, sequence.chain, stop)
         self._plan.work.append(Work(sequence, start, stop, samples, last))
         self.budget -= count

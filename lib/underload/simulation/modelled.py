@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from underload.request import FinishReason, Request, Sequence, UnderloadError
+import numpy as np
+from numpy.typing import NDArray
+
+from underload.request import FinishReason, Request, Sequence, StepRecord, UnderloadError
 from underload.scheduling import Plan, Sampled, StepResult
 from underload.simulation.step_time import StepTime
 
@@ -40,7 +45,7 @@ class CostModelExecutor:
         self.step_time = step_time
         self.vocabulary = vocabulary
         self.seed = seed
-        self._answers: dict[Request, tuple[int, int]] = {}  # of live requests: key of the ids, tokens of the answer
+        self._answers: dict[Request, _Answer] = {}  # of live requests
         self._output_tokens = dict(output_tokens or {})
         if vocabulary < 1:
             raise UnderloadError(f"a vocabulary has at least 1 token, got {vocabulary}")
@@ -60,25 +65,98 @@ class CostModelExecutor:
     def release(self, request: Request) -> None:
         self._answers.pop(request, None)
 
+    def repeat(
+        self, sequences: list[Sequence], most: int, first: StepRecord, now: float, until: float
+    ) -> tuple[list[list[int]], list[bool], list[float]] | None:
+        """Steps in which all decode, as `engine.Executor` says."""
+        durations_of = getattr(self.step_time, "run", None)
+        if durations_of is None or now >= until:
+            return None
+        answers = []
+        for sequence in sequences:
+            request = sequence.request
+            assert request is not None
+            answer = self._answers.get(request) or self._answer(request)
+            at = len(sequence.tokens) - sequence.prompt_len
+            answers.append((answer, sequence.index, at))
+            if answer.most - at < most:
+                most = answer.most - at
+        ends: list[float] = []
+        size = replace(first)
+        # Where something may come between, not all at once: times that are replayed in order would be lost.
+        count = most if until == math.inf else 1
+        while len(ends) < most and now < until:
+            for duration in durations_of(size, count):
+                now += duration
+                ends.append(now)
+            size.context_tokens += count * size.decode_tokens
+            size.score_pairs += count * size.decode_tokens
+        k = len(ends)
+        ids = [answer.ids(index, at, at + k) for answer, index, at in answers]
+        return ids, [at + k >= answer.most for answer, _, at in answers], ends
+
     def _sample(self, sequence: Sequence, samples: int) -> list[Sampled]:
         if not samples:
             return []
         request = sequence.request
         assert request is not None
-        key, most = self._answers.get(request) or self._answer(request)
-        position = len(sequence.tokens) - sequence.prompt_len
-        reason = FinishReason.STOP if position + 1 >= most else None
-        return [
-            Sampled(mix64(key ^ mix64((sequence.index + k) << 40 | position)) % self.vocabulary, reason)
-            for k in range(samples)
-        ]
+        answer = self._answers.get(request) or self._answer(request)
+        at = len(sequence.tokens) - sequence.prompt_len
+        reason = FinishReason.STOP if at + 1 >= answer.most else None
+        if samples == 1:
+            return [Sampled(answer.id(sequence.index, at), reason)]
+        return [Sampled(answer.id(sequence.index + k, at), reason) for k in range(samples)]
 
-    def _answer(self, request: Request) -> tuple[int, int]:
+    def _answer(self, request: Request) -> _Answer:
         name, most = request.request_id, request.params.max_tokens
         tokens = self._output_tokens.get(name, most)
         # An answer that is cut off has not stopped, and only the scheduler knows of the limit.
-        answer = self._answers[request] = (hash_of(self.seed, name), tokens if tokens < most else most + 1)
+        answer = self._answers[request] = _Answer(
+            hash_of(self.seed, name), tokens if tokens < most else most + 1, len(request.sequences), self.vocabulary
+        )
         return answer
+
+
+class _Answer:
+    """The tokens of a request's answers, made a stretch at a time.
+
+    most: tokens at which each of them stops.
+    """
+
+    __slots__ = ("_ids", "_key", "_vocabulary", "most")
+
+    def __init__(self, key: int, most: int, samples: int, vocabulary: int) -> None:
+        self.most = most
+        self._key = key
+        self._vocabulary = vocabulary
+        self._ids: list[list[int]] = [[] for _ in range(samples)]
+
+    def id(self, sample: int, at: int) -> int:
+        known = self._ids[sample]
+        if at >= len(known):
+            self._extend(sample, at + 1)
+        return known[at]
+
+    def ids(self, sample: int, start: int, stop: int) -> list[int]:
+        known = self._ids[sample]
+        if stop > len(known):
+            self._extend(sample, stop)
+        return known[start:stop]
+
+    def _extend(self, sample: int, stop: int) -> None:
+        known = self._ids[sample]
+        stop = max(stop, min(2 * len(known) + 256, self.most))
+        places = np.arange(len(known), stop, dtype=np.uint64) | np.uint64(sample << 40)
+        drawn = mix64_of(mix64_of(places) ^ np.uint64(self._key))
+        known += (drawn % np.uint64(self._vocabulary)).tolist()
+
+
+def mix64_of(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`mix64` of every number of an array."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def mix64(x: int) -> int:

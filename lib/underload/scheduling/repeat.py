@@ -1,0 +1,119 @@
+"""Decode steps that are like the one before, taken at once.
+
+Most steps of a serving engine differ from the one before by nothing but a token more for everybody. Where it is certain
+beforehand that k of them will follow, a simulation need not ask k times who runs: it appends k tokens to each sequence
+and moves the clock k times. What it must not skip are the borders of blocks, where a sequence takes a block, perhaps
+one that is evicted for it, and where a block gets full and can be found from then on. They are replayed in the order
+in which single steps would have come to them, so that the pool, and every record, is the same afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from underload.request import FinishReason, Sequence
+
+if TYPE_CHECKING:
+    from underload.scheduling.scheduler import Scheduler
+
+
+class Blocks(NamedTuple):
+    """Blocks of the pool after a step."""
+
+    used: int
+    free: int
+    cached: int
+
+
+class Repeat:
+    """Steps to come in which each of `sequences` decodes, in that order, and nothing else happens.
+
+    most: how many will follow for certain, unless a request comes or a sequence stops. With the last of them a sequence
+        may get as long as it is allowed to.
+    held: finished members of a static batch, whose rows are kept.
+    """
+
+    def __init__(self, scheduler: Scheduler, sequences: list[Sequence], held: list[Sequence], most: int) -> None:
+        self.sequences = sequences
+        self.held = held
+        self._scheduler = scheduler
+        pool = scheduler.pool
+        size = pool.block_size
+        # By the step in which it happens, modulo the block size: who writes into a new block, who fills one.
+        self._events: list[list[Sequence]] = [[] for _ in range(size)]
+        opens = [0] * size
+        for sequence in sequences:
+            opening = -sequence.num_computed % size
+            opens[opening] += 1
+            self._events[opening].append(sequence)
+            if size > 1:
+                self._events[opening - 1].append(sequence)
+        room = pool.num_blocks - pool.num_used
+        if sum(opens) * (-(-most // size)) > room:
+            for step in range(most):
+                room -= opens[step % size]
+                if room < 0:
+                    most = step
+                    break
+        self.most = most
+
+    @property
+    def context_tokens(self) -> int:
+        """Keys that the first of the steps reads."""
+        kept = sum(sequence.num_computed for sequence in self.held)
+        return sum(sequence.num_computed for sequence in self.sequences) + len(self.sequences) + kept
+
+    def commit(self, ids: list[list[int]], stopped: list[bool], ends: list[float]) -> list[Blocks]:
+        """The steps were carried out.
+
+        Args:
+            ids: for each sequence, the tokens drawn in these steps.
+            stopped: for each, whether the last of its tokens ends it.
+            ends: the instants at which the steps ended.
+
+        Returns:
+            The pool's blocks after each of them.
+        """
+        scheduler, pool, sequences, k = self._scheduler, self._scheduler.pool, self.sequences, len(ends)
+        size, now = pool.block_size, ends[-1]
+        turn = scheduler.turns + (k - 1) * len(sequences)
+        for place, (sequence, drawn) in enumerate(zip(sequences, ids)):
+            sequence.tokens += drawn
+            sequence.last_turn = turn + place
+            if not sequence.index and sequence.request is not None:
+                sequence.request.timeline.token_times += ends
+        scheduler.turns += k * len(sequences)
+        states: list[Blocks] = []
+        state = Blocks(pool.num_used, pool.num_free, pool.num_cached)
+        for step in range(k - 1):
+            if events := self._events[step % size]:
+                for sequence in self._open(events, step):
+                    assert sequence.table is not None
+                    pool.publish(sequence.table, sequence.chain, sequence.num_computed + step + 1)
+                state = Blocks(pool.num_used, pool.num_free, pool.num_cached)
+            states.append(state)
+        full = self._open(self._events[(k - 1) % size], k - 1)
+        for sequence, stops in zip(sequences, stopped):
+            sequence.num_computed += k
+            sequence.num_scheduled = sequence.num_computed
+            if sequence in full:
+                assert sequence.table is not None
+                pool.publish(sequence.table, sequence.chain, sequence.num_computed)
+            scheduler.end_if_complete(sequence, FinishReason.STOP if stops else None, now)
+        scheduler.steps_taken(k)
+        states.append(Blocks(pool.num_used, pool.num_free, pool.num_cached))
+        return states
+
+    def _open(self, events: list[Sequence], step: int) -> list[Sequence]:
+        """Blocks for those who need one in a step; who fills one."""
+        pool = self._scheduler.pool
+        size = pool.block_size
+        full: list[Sequence] = []
+        for sequence in events:
+            position = sequence.num_computed + step
+            if not position % size:
+                assert sequence.table is not None
+                pool.append(sequence.table, position + 1)
+            if not (position + 1) % size:
+                full.append(sequence)
+        return full
