@@ -39,6 +39,7 @@ from underload.figures.plot import Axis, Panel
 from underload.figures.queues import inspection, layouts_of_servers, two_ways, watch_queue
 from underload.figures.still import Picture
 from underload.figures.style import axes, show, style, svg_file
+from underload.figures.tradeoff import batching_trade_off, rules_in_time
 from underload.figures.wording import number, quantity
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "attention_times",
     "axes",
     "batch_gantt",
+    "batching_trade_off",
     "block_pool",
     "collision",
     "decode_step",
@@ -86,6 +88,7 @@ __all__ = [
     "ragged_batch",
     "request_life",
     "reserved_and_paged",
+    "rules_in_time",
     "show",
     "softmax_in_blocks",
     "stage_bar",
