@@ -170,7 +170,7 @@ def joined_or_not(batching, order, blocks, size, *, caching=True, shedding=None,
         batching=BATCHINGS[batching](),
         order=ORDERS[order](),
         shedding=shedding,
-        max_num_batched_tokens=[27, 60][size > 3],
+        max_num_batched_tokens=60 if batching == "whole prompts" else 27,
         **more,
     )
     engine = Engine(scheduler, executor, VirtualClock())
@@ -178,7 +178,7 @@ def joined_or_not(batching, order, blocks, size, *, caching=True, shedding=None,
     loops = 0
     requests = []
     for i in range(14):
-        prompt = [7, 3, 9, 1, 4][: i % 6] + [i // 2 + 1] * (1 + i * 5 % (11 + i % 3 * 30))
+        prompt = [7, 3, 9, 1, 4][: i % 6] + [i // 2 + 1] * (1 + i * 5 % (11 + i % 3 * 10))
         one = request(str(i), prompt, 23, n=1 + (i % 5 == 4), arrival=i * 1.7 if i < 9 else 40.0, tenant="ab"[i % 2])
         requests.append(one)
         engine.add(one)
