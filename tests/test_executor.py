@@ -14,12 +14,21 @@ import pytest
 import torch
 
 from underload.cache import BlockPool, HostPool, ReservingPool
-from underload.decoder import DecoderExecutor, Model, Weights, generate, load_model
+from underload.decoder import Batch, DecoderExecutor, Model, Weights, generate, load_model
+from underload.decoder.batch import Tables
 from underload.decoder.continuation import Continuation
 from underload.decoder.detokenize import Detokenizer
 from underload.engine import Engine
-from underload.request import FinishReason, InvalidRequest, Request, SamplingParams, Timeline, UnderloadError
-from underload.scheduling import Plan, Scheduler
+from underload.request import (
+    BlockTable,
+    FinishReason,
+    InvalidRequest,
+    Request,
+    SamplingParams,
+    Timeline,
+    UnderloadError,
+)
+from underload.scheduling import Greedy, Plan, Scheduler, SizeOrTimeout, Static, Work
 from underload.shapes import ModelShape
 
 SHAPE = ModelShape("tiny", 61, 32, 2, 4, 2, 8, 48, 64)
@@ -480,3 +489,134 @@ def test_a_request_that_no_step_survives_is_given_up_by_name(models, monkeypatch
     later = served.add(PROMPTS[0], PARAMS[0])
     served.engine.run()
     assert later.sequences[0].output_ids == generate(models["fast"], PROMPTS[0], PARAMS[0])[0].token_ids
+
+
+# ---- tokens that are thrown away -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path, batching", list(itertools.product(PATHS, (Static(3), SizeOrTimeout(4, 0.0), Greedy(3))))
+)
+def test_batches_held_to_their_end_say_the_same(models, expected, path, batching):
+    for block_size in (1, 4, 16):
+        served = Served(models[path], block_size=block_size, num_blocks=160, batching=batching).run()
+        assert served.said() == expected[path]
+        held = [plan for plan in served.plans if plan.held]
+        assert held and any(plan.padding_tokens > len(plan.held) for plan in served.plans)
+        for plan, record in zip(served.plans, served.engine.steps, strict=True):
+            assert record.num_tokens == plan.num_tokens + plan.padding_tokens
+            assert record.flops >= 2 * SHAPE.num_layers * SHAPE.layer_matrix_parameters * record.num_tokens
+
+
+class Prepared:
+    """A few sequences whose prompts have been computed, and plans for their next step."""
+
+    BLOCK_SIZE = 4
+
+    def __init__(self, model, **options):
+        self.executor = DecoderExecutor(model, 24, self.BLOCK_SIZE, **options)
+        for data in (self.executor.kv.keys, self.executor.kv.values):
+            data[:] = nan_of(data)
+        self.sequences = []
+        for index, length in enumerate((9, 8, 3, 1)):
+            params = SamplingParams(max_tokens=9, temperature=0, logprobs=1, ignore_eos=True)
+            prompt = [(7 * index + 3 * i) % 60 for i in range(length)]
+            sequence = Request(f"r{index}", prompt, params, Timeline(0.0)).sequences[0]
+            sequence.table = BlockTable(self.BLOCK_SIZE, list(range(6 * index, 6 * index + 6)))
+            self.sequences.append(sequence)
+        self.step([Work(sequence, 0, len(sequence.tokens)) for sequence in self.sequences])
+
+    def step(self, work, held=(), padding=0):
+        plan = Plan(0, work=work, held=list(held), padding_tokens=padding)
+        plan.sum_up()
+        sampled = self.executor.execute(plan).sampled
+        for one, (drawn,) in zip(work, sampled, strict=True):
+            one.sequence.num_computed = one.stop
+            one.sequence.tokens.append(drawn.token_id)
+        return [drawn.draw for (drawn,) in sampled]
+
+    def decode(self, some, **waste):
+        work = [Work(sequence, sequence.num_computed, len(sequence.tokens)) for sequence in some]
+        return self.step(work, **waste)
+
+    def stored(self):
+        """Every block of the pool, as bytes: NaN is equal to itself there."""
+        return [np.asarray(data)[:, :24].tobytes() for data in (self.executor.kv.keys, self.executor.kv.values)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_tokens_that_are_thrown_away_change_no_bit_of_anybody_s(models, path):
+    one, other = Prepared(models[path]), Prepared(models[path])
+    for step in range(4):  # the held sequences have 9 and 3 tokens: within a block, and 8: at the end of one
+        held = [one.sequences[row] for row in (0, 1, 3)[: 1 + step % 3]]
+        drawn = one.decode([one.sequences[2]], held=held, padding=len(held) + 5 * (step % 2))
+        assert drawn == other.decode([other.sequences[2]])
+        assert one.stored() == other.stored()
+    # And those that were held can go on where they stood.
+    assert one.decode(one.sequences) == other.decode(other.sequences)
+    assert one.stored() == other.stored()
+
+
+def test_a_row_that_is_thrown_away_costs_what_a_real_one_costs(models):
+    """It is a token of the batch, and one that is held reads its whole context."""
+    prepared = Prepared(models["plain"])
+    a, b, c, d = prepared.sequences
+    plan = Plan(0, work=[Work(c, 3, 4)], held=[a, b, d], padding_tokens=5)
+    batch = Batch.of_plan(plan, Tables(), scratch=24)
+    assert batch.token_ids.tolist() == [c.tokens[3], 0, 0, 0, 0, 0]
+    assert batch.context_lens.tolist() == [4, 9, 8, 1, 1, 1]
+    assert batch.query_lens.tolist() == [1] * 6 and batch.logit_rows.tolist() == [0]
+    # What is written goes to the scratch block, except for the token that is wanted.
+    assert [slot // 4 for slot in batch.slots(4)] == [12, 24, 24, 24, 24, 24]
+    # What is read is the sequence's own, but for the block that is being written.
+    tables = [[block for block in row if block >= 0] for row in batch.block_tables.tolist()]
+    assert tables[1:4] == [[0, 1, 24], [6, 24], [24]]
+
+
+def test_a_held_sequence_without_its_blocks_is_a_fault_that_is_named(models):
+    prepared = Prepared(models["plain"])
+    sequence = prepared.sequences[0]
+    sequence.table.blocks = sequence.table.blocks[:2]
+    plan = Plan(0, held=[sequence], padding_tokens=1)
+    with pytest.raises(UnderloadError, match="a held sequence of 9 tokens must keep their blocks, but they hold 8"):
+        prepared.executor.execute(plan)
+
+
+def test_tables_that_are_kept_are_those_that_would_be_made_anew():
+    rng = random.Random(4)
+    tables, rows = Tables(), []
+    for _ in range(300):
+        what = rng.random()
+        if what < 0.4 and rows:
+            rng.choice(rows).append(rng.randrange(50))
+        elif what < 0.55:
+            rows.insert(rng.randrange(len(rows) + 1), [rng.randrange(50) for _ in range(rng.randrange(1, 12))])
+        elif what < 0.7 and rows:
+            rows.pop(rng.randrange(len(rows)))
+        elif what < 0.85 and rows:
+            row = rng.choice(rows)
+            row[rng.randrange(len(row))] = rng.randrange(50)  # a block that was copied before it is written
+        elif rows:
+            row = rng.choice(rows)
+            del row[1 + rng.randrange(len(row)) :]
+        found = tables.of(rows)
+        assert found.dtype == np.int32 and found.flags.c_contiguous and len(found) == len(rows)
+        for row, blocks in zip(found.tolist(), rows, strict=True):
+            assert row == blocks + [-1] * (len(row) - len(blocks))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_step_that_is_launched_is_collected_once(models, path):
+    apart, whole = Prepared(models[path]), Prepared(models[path])
+    plan = Plan(1, work=[Work(s, s.num_computed, len(s.tokens)) for s in apart.sequences])
+    with pytest.raises(UnderloadError, match="no step is under way; launch a plan"):
+        apart.executor.collect()
+    apart.executor.launch(plan)
+    apart.executor.launch(plan)  # the first is forgotten: its plan was given up
+    drawn = [one.draw for (one,) in apart.executor.collect().sampled]
+    assert drawn == whole.decode(whole.sequences)
+    assert apart.stored() == whole.stored()
+    with pytest.raises(UnderloadError, match="no step is under way"):
+        apart.executor.collect()
+    apart.executor.launch(Plan(2))
+    assert apart.executor.collect().sampled == []

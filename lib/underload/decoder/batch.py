@@ -123,17 +123,22 @@ class Batch:
             stops.append(context)
             blocks.append(mine)
         context_lens = np.array(stops, dtype=np.int32)
-        query_lens = context_lens - np.array(starts, dtype=np.int32)
-        ends = np.cumsum(query_lens)  # int64
-        # A sequence's last token lies at context - 1 and in row end - 1.
-        positions = np.repeat(context_lens - ends, query_lens) + np.arange(len(token_ids))
+        if len(token_ids) == len(stops):  # decoding
+            query_lens, positions = np.ones(len(stops), dtype=np.int32), context_lens - np.int64(1)
+            logit_rows = np.arange(len(spans)) if all(wanted) else np.flatnonzero(wanted)
+        else:
+            query_lens = context_lens - np.array(starts, dtype=np.int32)
+            ends = np.cumsum(query_lens)  # int64
+            # A sequence's last token lies at context - 1 and in row end - 1.
+            positions = np.repeat(context_lens - ends, query_lens) + np.arange(len(token_ids))
+            logit_rows = ends[np.flatnonzero(wanted)] - 1
         return cls(
             token_ids=np.array(token_ids, dtype=np.int64),
             positions=positions,
             query_lens=query_lens,
             context_lens=context_lens,
             block_tables=tables.of(blocks),
-            logit_rows=ends[np.flatnonzero(wanted)] - 1,
+            logit_rows=logit_rows,
         )
 
     @property
@@ -147,6 +152,8 @@ class Batch:
     @property
     def score_pairs(self) -> int:
         """Pairs of a query and a key that it may look at."""
+        if self.num_tokens == self.num_sequences:
+            return int(self.context_lens.sum())
         new, context = self.query_lens.astype(np.int64), self.context_lens.astype(np.int64)
         return int((new * (context - new) + new * (new + 1) // 2).sum())
 
