@@ -10,7 +10,7 @@ import time
 import numpy as np
 from numba import njit
 
-from underload.decoder.fast.tile import LANES, MAX_ROWS, product
+from underload.decoder.fast.tile import LANES, MAX_ROWS, panels_at_once, product
 from underload.decoder.fast.version import digest
 
 _INNER = 1024
@@ -68,6 +68,6 @@ def measure(threads: int, megabytes: int = 512, runs: int = 7) -> tuple[float, f
         return fastest
 
     bandwidth = threads * panels * 4 * LANES * _INNER / best(1, panels, 4, 256, 1)
-    few, repeats = 4, 400
-    flops = threads * repeats * few * 2 * MAX_ROWS * LANES * _INNER / best(MAX_ROWS, few, 1, 0, repeats)
+    few, repeats = panels_at_once(MAX_ROWS), 800
+    flops = threads * repeats * few * 2 * MAX_ROWS * LANES * _INNER / best(MAX_ROWS, few, few, 0, repeats)
     return bandwidth, flops

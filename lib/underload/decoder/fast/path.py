@@ -81,6 +81,7 @@ class FastPath:
             compiled.BIAS: int(shape.attention_bias),
             compiled.HEAD_NORM: int(shape.qk_norm),
             compiled.THREADS: self.threads,
+            compiled.PANEL: LANES,
         }.items():
             self._size[field] = value
 

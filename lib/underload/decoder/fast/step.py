@@ -17,7 +17,7 @@ from underload.decoder.fast.version import digest
 
 # Fields of `size`: fixed for a model and a cache. "Wide" sizes are rounded up to whole panels, with zeros.
 (HIDDEN, WIDE_HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDE_HEAD, INNER, LAYERS, VOCAB, LAYER_WEIGHTS, LAYER_VECTORS,
- BIAS, HEAD_NORM, KV_LAYER, BLOCK_SIZE, MAX_STEP_ROWS, THREADS, SIZES) = range(18)  # fmt: skip
+ BIAS, HEAD_NORM, KV_LAYER, BLOCK_SIZE, MAX_STEP_ROWS, THREADS, PANEL, SIZES) = range(19)  # fmt: skip
 # Fields of `step`: what `prepare` lays out for one step.
 ROWS, PICKS, WANT, NUMBER, RESULT, TABLE_WIDTH, FIRST_COUNT, FIRST_UNIT, STEP_FIELDS = 0, 1, 2, 3, 4, 5, 8, 16, 24
 LOGITS, GREEDY = 1, 2  # what a step is wanted for
@@ -26,7 +26,7 @@ BAD_TOKEN, BAD_BLOCK, BAD_ROW = 1, 2, 3  # why a step was not begun
 QKV, ATTENTION, OUTPUT, GATE_UP, DOWN, PHASES = range(6)
 HEAD = PHASES  # and once at the end
 
-_FEW_ROWS, _LITTLE_AHEAD = 4, 256  # up to how many rows a product reads ahead by how many weights
+_FEW_ROWS, _LITTLE_AHEAD = 4, 1024  # up to how many rows a product reads ahead by how many weights
 
 
 @njit
@@ -69,19 +69,33 @@ def _rotate(x: np.ndarray, at: int, turn: np.ndarray, turn_at: int, half: int) -
         put(x, at + half + i, b * c + a * s)
 
 
+@njit(fastmath=REORDER, error_model="numpy")
+def _silu_times(x: np.ndarray, gate_at: int, up_at: int, n: int) -> None:
+    """gate = silu(gate) * up, in place: gate / (1 + exp(-gate)) * up.
+
+    Made vectors of by LLVM as long as it does not know n, or it would write out so few steps one by one; and as long as
+    no division checks for zero, as Python's does.
+    """
+    for i in range(n):
+        gate = get(x, gate_at + i)
+        put(x, gate_at + i, gate / (np.float32(1.0) + exp(-gate)) * get(x, up_at + i))
+
+
 @njit
 def _multiply(x, x_stride, rows, w, w_at, panels, inner, skip, out, out_stride) -> None:
     """out [rows, 16 panels] = x [rows, inner] times `panels` panels of w from `w_at`.
 
-    Rows go in even groups (17 as 9 + 8); a panel stays in the cache for all of them. With few rows the memory is the
-    limit, and reading a little ahead keeps it busy; with more the arithmetic is, and the whole of the next panels is
-    read meanwhile: after the last, those `skip` panels further on, where this thread's next piece should be.
+    Rows go in even groups (17 as 6 + 6 + 5), and panels too (4 as 2 + 2 where 3 fit); a panel stays in the cache for
+    all rows. With few rows the memory is the limit, and reading a little ahead keeps it busy; with more the arithmetic
+    is, and the whole of the next panels is read meanwhile: after the last, those `skip` panels further on, where this
+    thread's next piece should be.
     """
     groups = (rows + MAX_ROWS - 1) // MAX_ROWS
     widest = PANELS[(rows + groups - 1) // groups]
+    parts = (panels + widest - 1) // widest
     panel = 0
-    while panel < panels:
-        n = min(widest, panels - panel)
+    for part in range(parts):
+        n = (part + 1) * panels // parts - panel
         ahead = n * LANES * inner if panel + n < panels else (n + skip) * LANES * inner
         if rows <= _FEW_ROWS:
             ahead = _LITTLE_AHEAD
@@ -152,7 +166,7 @@ def _add_product(first, last, skip, x, x_stride, inner, rows, w, w_at, residual,
 
 
 @njit(inline="always")
-def _gate_up(first, last, skip, normed, stride, wide, rows, w, w_at, hidden, hidden_stride, scratch) -> None:
+def _gate_up(first, last, skip, panel_width, normed, stride, wide, rows, w, w_at, hidden, hidden_stride, scratch):
     """hidden = silu(gate) * up for panels first to last of each; they lie in turn, gate 0, up 0, gate 1, up 1, ..."""
     width = (last - first) * 2 * LANES
     _multiply(
@@ -161,9 +175,9 @@ def _gate_up(first, last, skip, normed, stride, wide, rows, w, w_at, hidden, hid
     for row in range(rows):
         for panel in range(last - first):
             at, to = row * width + panel * 2 * LANES, row * hidden_stride + (first + panel) * LANES
+            _silu_times(scratch, at, at + LANES, panel_width)
             for i in range(LANES):
-                gate = get(scratch, at + i)
-                put(hidden, to + i, gate / (np.float32(1.0) + exp(-gate)) * get(scratch, at + LANES + i))
+                put(hidden, to + i, get(scratch, at + i))
 
 
 @njit(inline="always")
@@ -172,7 +186,8 @@ def _head(
 ) -> None:
     """Logits of panels first to last: stored, or kept only where larger than this thread's best so far.
 
-    A NaN becomes the best and stays it; ids beyond the vocabulary (padding) are never looked at.
+    A NaN becomes the best and stays it; ids beyond the vocabulary (padding) are never looked at. A thread takes pieces
+    in rising order, so that of equal logits it has met the lowest id first.
     """
     width = (last - first) * LANES
     _multiply(normed, stride, picks, w, w_at + first * LANES * wide, last - first, wide, skip, scratch, width)
@@ -181,12 +196,16 @@ def _head(
         if want == LOGITS:
             copy_out(result, row * vocab + first * LANES, scratch, row * width, n)
         else:
-            value, number = best[best_at + row], best_id[best_at + row]
-            for i in range(n):
-                candidate, candidate_id = get(scratch, row * width + i), first * LANES + i
-                if candidate > value or (candidate == value and candidate_id < number) or candidate != candidate:
-                    value, number = candidate, candidate_id
-            best[best_at + row], best_id[best_at + row] = value, number
+            value, better = best[best_at + row], False
+            for i in range(n):  # in vectors; hardly ever is one better
+                better |= not get(scratch, row * width + i) <= value
+            if better:
+                number = best_id[best_at + row]
+                for i in range(n):
+                    candidate = get(scratch, row * width + i)
+                    if candidate > value or candidate != candidate:
+                        value, number = candidate, first * LANES + i
+                best[best_at + row], best_id[best_at + row] = value, number
 
 
 # ---------------------------------------------------------------------- the step
@@ -246,7 +265,7 @@ def _prepare(
         (DOWN, wide // LANES, 4),
         (HEAD, (size[VOCAB] + LANES - 1) // LANES, 4),
     ):
-        unit = max(1, min(most, panels // (8 * size[THREADS])))
+        unit = max(1, min(most, panels // (3 * size[THREADS])))  # wide tiles, and as many pieces as keep all busy
         step[FIRST_UNIT + phase] = unit
         step[FIRST_COUNT + phase] = (panels + unit - 1) // unit
     for i in range(size[THREADS] * size[MAX_STEP_ROWS]):
@@ -324,7 +343,8 @@ def _work(
                 )
             elif kind == GATE_UP:
                 last = min(first + step[FIRST_UNIT + kind], inner // LANES)
-                _gate_up(first, last, skip, normed, stride, wide, rows, w, at + gate_at, hidden, inner + LANES, scratch)
+                _gate_up(first, last, skip, size[PANEL], normed, stride, wide, rows, w, at + gate_at, hidden,
+                         inner + LANES, scratch)  # fmt: skip
             elif kind == DOWN:
                 last = min(first + step[FIRST_UNIT + kind], wide // LANES)
                 _add_product(first, last, skip, hidden, inner + LANES, inner, rows, w, at + down_at, x, stride, scratch)
