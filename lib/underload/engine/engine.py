@@ -98,6 +98,8 @@ class Engine:
             )
         while (arrival := self._next_arrival()) is not None and arrival <= self.clock.now():
             self._queue(self._coming.pop(heapq.heappop(self._arrivals)[2]))
+        if self.on_step is None and self.join_steps and self._repeat():
+            return True
         start = self.clock.now()
         self._torn = True
         plan = self.scheduler.schedule(start, closing=not self.more_to_come and self._next_arrival() is None)
@@ -128,24 +130,22 @@ class Engine:
         self._take_finished()
         if self.on_step is not None:
             self.on_step(plan, result, record)
-        elif result.duration is not None:
-            self._repeat()
         return True
 
-    def _repeat(self) -> None:
-        """On a clock that the executor moves: take the steps to come in which all decode at once. The records are those
-        of as many turns of the loop."""
+    def _repeat(self) -> bool:
+        """Where the executor can, take the next steps at once, in which all who run decode and nobody comes in. The
+        records are those of as many turns of the loop. Whether there were any such steps."""
         execute = getattr(self.executor, "repeat", None)
-        repeat = self.scheduler.repeat() if execute is not None and self.join_steps else None
+        repeat = self.scheduler.repeat() if execute is not None else None
         if execute is None or repeat is None:
-            return
+            return False
         instants = [at for at in (self._next_arrival(), self.scheduler.next_expiry()) if at is not None]
         start, rows, held = self.clock.now(), len(repeat.sequences), len(repeat.held)
         context, waiting = repeat.context_tokens, len(self.scheduler.waiting)
         first = StepRecord(start, 0.0, rows + held, 0, rows, held, context, context, rows)
         found = execute(repeat.sequences, repeat.most, first, start, min(instants, default=math.inf))
         if found is None:
-            return
+            return False
         ids, stopped, ends = found
         self._torn = True
         states = repeat.commit(ids, stopped, ends)
@@ -161,6 +161,7 @@ class Engine:
             context += rows
         self.clock.wait(ends[-1])
         self._take_finished()
+        return True
 
     def _queue(self, request: Request) -> None:
         request.timeline.queued = self.clock.now()
