@@ -54,6 +54,7 @@ from underload.scheduling import (
 )
 from underload.shapes import DEVICES, shape
 from underload.simulation import RooflineStepTime, simulate_serving
+from underload.simulation.calibrate import StepErrors, fit, periods
 from underload.workload import GeometricTokens, Lengths, Planned, Poisson, PromptIds, Streams, Workload, load_trace
 
 PARTS = ("rows", "load", "chunks", "joins", "pool")
@@ -62,7 +63,7 @@ LOAD = {"prompt": 16, "answer": 40, "block_size": 16}  # answers geometric, the 
 ROWS = (1, 2, 4, 8, 16, 32)
 SEEDS = 5
 CAP = 16  # rows under load
-SHARES = {"continuous": (0.1, 0.3, 0.5, 0.7, 0.85), "greedy": (0.05, 0.1, 0.2, 0.27)}  # of the continuous capacity
+SHARES = {"continuous": (0.1, 0.3, 0.5, 0.7, 0.85), "greedy": (0.08, 0.15, 0.2, 0.25)}  # of the continuous capacity
 REQUESTS, WARMUP = 900, 100  # under load; the first are left out
 CHUNK = {"decoding": 8, "prompt": 512, "answer": 700, "at": (60, 260, 460), "own": 16}
 BUDGETS = (16, 32, 64, 128, 256, 1024)
@@ -71,6 +72,7 @@ JOIN = {"busy": 40, "answer": 30, "own": 16, "prompt": 200, "long": 200, "slots"
 JOINS = 12  # draws
 POOL = {"requests": 1200, "blocks": 500, "block_size": 16, "limit": 1024, "rate": 12.0, "warmup": 200, "seed": 4}
 
+GREEDY = SamplingParams(temperature=0)  # drawing at random costs time by the row, as argmax does not
 BLOCKS = 4000  # of 16 tokens: more than any of it needs
 
 
@@ -87,39 +89,38 @@ def engine_of(model: Model, scheduler: Scheduler, **more: Any) -> Engine:
     return Engine(scheduler, DecoderExecutor(model, scheduler.pool.num_blocks, LOAD["block_size"]), **more)
 
 
-def sizes(steps: list[StepRecord]) -> list[tuple[float, int, int]]:
-    """(s, tokens, tokens of context) of each step, for the line through them."""
-    return [(s.duration, s.prefill_tokens + s.decode_tokens + s.padding_tokens, s.context_tokens) for s in steps]
+def line_through(runs: list[list[StepRecord]]) -> list[float]:
+    """o and t of o + t x tokens, in s: the line through the mean step of each run, by least squares of relative
+    errors. Means, because it is to say what many steps take, and runs of small batches have many more of them."""
+    seconds = np.array([mean_of([step.duration for step in steps]) for steps in runs])
+    tokens = np.array([mean_of([step.num_tokens for step in steps]) for steps in runs])
+    (o, t), *_ = np.linalg.lstsq(np.stack([1 / seconds, tokens / seconds], axis=1), np.ones(len(runs)), rcond=None)
+    return [float(f"{value:.5g}") for value in (o, t)]
 
 
-def line_through(steps: list[tuple[float, int, int]]) -> list[float]:
-    """o, t and c of o + t x tokens + c x context, in s, by least squares of relative errors; the slowest hundredth is
-    somebody else's doing."""
-    seconds, tokens, context = np.array(steps).T
-    kept = seconds <= np.quantile(seconds, 0.99)
-    columns = np.stack([np.ones(kept.sum()), tokens[kept], context[kept]], axis=1) / seconds[kept, None]
-    found, *_ = np.linalg.lstsq(columns, np.ones(kept.sum()), rcond=None)
-    return [float(f"{value:.4g}") for value in found]
+def some(runs: list[list[StepRecord]], most: int = 600) -> list[StepRecord]:
+    """Some of the steps of each run, for a model of all sizes."""
+    rng = np.random.default_rng(0)
+    return [steps[i] for steps in runs for i in sorted(rng.permutation(len(steps))[:most])]
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def backlog(answers: list[int], seed: int) -> list[Planned]:
+def backlog(answers: list[int]) -> list[Planned]:
     """Everybody is there from the start."""
-    return [Planned(0.0, LOAD["prompt"], tokens, index) for index, tokens in enumerate(answers)]
+    return [Planned(0.0, LOAD["prompt"], tokens, index, sampling=GREEDY) for index, tokens in enumerate(answers)]
 
 
 def saturated(engine: Engine, answers: list[int], seed: int) -> float:
     """Output tokens/s while somebody waits."""
-    serve(engine, backlog(answers, seed), PromptIds(range(5, 1024), seed))
-    # A padding token is no output; a step that reads a prompt of its own gives its first token.
-    steps = [step for step in engine.steps if step.queue_length]
+    serve(engine, backlog(answers), PromptIds(range(5, 1024), seed))
+    steps = [step for step in periods(engine.steps) if step.queue_length]
     return sum(step.logit_rows for step in steps) / sum(step.duration for step in steps)
 
 
-def measure_rows(model: Model, quick: bool) -> tuple[list[dict[str, Any]], list[tuple[float, int, int]]]:
-    found, steps = [], []
+def measure_rows(model: Model, quick: bool) -> tuple[list[dict[str, Any]], list[list[StepRecord]]]:
+    found, runs = [], []
     for rows in (4,) if quick else ROWS:
         for kind in ("static", "continuous"):
             each, load = [], {}
@@ -128,10 +129,10 @@ def measure_rows(model: Model, quick: bool) -> tuple[list[dict[str, Any]], list[
                     scheduler = Scheduler(BlockPool(BLOCKS, 16), batching=batching_of(kind, rows), max_num_seqs=rows)
                     engine = engine_of(model, scheduler)
                     each.append(saturated(engine, lengths(seed, 24 * rows), seed))
-                    steps += sizes(engine.steps)
+                    runs.append(periods(engine.steps))
             found.append({"kind": kind, "rows": rows, "tokens_per_second": [round(x, 1) for x in each], **load})
             print(f"{kind}, {rows} rows: {mean_of(each):,.0f} tokens/s, others {load['other_load']}", flush=True)
-    return found, steps
+    return found, runs
 
 
 def mean_of(values: list[float]) -> float:
@@ -143,12 +144,12 @@ def mean_of(values: list[float]) -> float:
 
 def arriving(rate: float, requests: int, seed: int) -> list[Planned]:
     law = Lengths(LOAD["prompt"], GeometricTokens(LOAD["answer"]))
-    return Workload(Poisson(rate), law).plan(seed, requests=requests)
+    return Workload(Poisson(rate), law, sampling=GREEDY).plan(seed, requests=requests)
 
 
-def measure_load(model: Model, capacity: float, quick: bool) -> tuple[list[dict[str, Any]], list]:
+def measure_load(model: Model, capacity: float, quick: bool) -> list[dict[str, Any]]:
     """capacity: requests/s that the continuous batch carries."""
-    found, steps = [], []
+    found = []
     for kind, shares in SHARES.items():
         for share in (0.2,) if quick else shares:
             rate, load = round(share * capacity, 1), {}
@@ -172,8 +173,7 @@ def measure_load(model: Model, capacity: float, quick: bool) -> tuple[list[dict[
                 }
             )
             print(f"{kind}, {rate}/s: E2E {1e3 * mean.mean:.1f} ms, others {load['other_load']}", flush=True)
-            steps += sizes(engine.steps)
-    return found, steps
+    return found
 
 
 # ---- chunks ------------------------------------------------------------------------------------------------------
@@ -229,10 +229,10 @@ def chunk_setting(name: str) -> tuple[Batching, int]:
     return (Continuous(prefill="prefill-first"), 1024) if name == "prefill-first" else (Continuous(), int(name))
 
 
-def measure_chunks(model: Model, quick: bool) -> tuple[list[dict[str, Any]], list]:
+def measure_chunks(model: Model, quick: bool) -> tuple[list[dict[str, Any]], list[list[StepRecord]]]:
     names = [str(budget) for budget in BUDGETS] + ["prefill-first"]
     taken: dict[str, list[tuple[list[float], list[float], float]]] = {name: [] for name in names}
-    steps, load = [], {}
+    runs, load = [], {}
     with other_load(load):
         for round_ in range(1 if quick else ROUNDS):  # in turn, so that a machine that drifts drifts under all alike
             for name in ("64",) if quick else names:
@@ -242,7 +242,7 @@ def measure_chunks(model: Model, quick: bool) -> tuple[list[dict[str, Any]], lis
                 )
                 engine = engine_of(model, scheduler)
                 taken[name].append(interrupted(engine, round_))
-                steps += sizes(engine.steps)
+                runs.append(periods(engine.steps))
     found = []
     for name in names:
         if taken[name]:
@@ -258,7 +258,7 @@ def measure_chunks(model: Model, quick: bool) -> tuple[list[dict[str, Any]], lis
             }
             found.append(row)
             print(f"{name}: TTFT {1e3 * row['ttft'][1]:.1f} ms, gap {1e3 * row['longest_gap'][1]:.2f} ms", flush=True)
-    return found, steps
+    return found, runs
 
 
 def quartiles(values: list[float]) -> list[float]:
@@ -313,9 +313,9 @@ def forty_and_one(engine: Engine, seed: int) -> dict[str, float]:
 JOIN_RULES = {"now": JOIN["slots"], "few": JOIN["few"], "drained": 0}
 
 
-def measure_joins(model: Model, quick: bool) -> tuple[list[dict[str, Any]], list]:
+def measure_joins(model: Model, quick: bool) -> tuple[list[dict[str, Any]], list[list[StepRecord]]]:
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in JOIN_RULES}
-    steps, load = [], {}
+    runs, load = [], {}
     with other_load(load):
         for seed in range(1 if quick else JOINS):
             for name, busy in JOIN_RULES.items():
@@ -326,17 +326,17 @@ def measure_joins(model: Model, quick: bool) -> tuple[list[dict[str, Any]], list
                 )
                 engine = engine_of(model, scheduler)
                 taken[name].append(forty_and_one(engine, seed))
-                steps += sizes(engine.steps)
+                runs.append(periods(engine.steps))
     found = []
-    for name, runs in taken.items():
-        row: dict[str, Any] = {"rule": name, "draws": len(runs), **load}
-        for key in runs[0]:
-            row[key] = [round(run[key], 6) for run in runs]
+    for name, draws in taken.items():
+        row: dict[str, Any] = {"rule": name, "draws": len(draws), **load}
+        for key in draws[0]:
+            row[key] = [round(draw[key], 6) for draw in draws]
         found.append(row)
         print(
             f"{name}: long {1e3 * mean_of(row['long']):.1f} ms, forty {1e3 * mean_of(row['forty']):.1f} ms", flush=True
         )
-    return found, steps
+    return found, runs
 
 
 # ---- pool --------------------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def through_pool(name: str, load: list[Planned]) -> dict[str, Any]:
 
 
 def measure_pool(quick: bool) -> list[dict[str, Any]]:
-    load = conversations(100 if quick else POOL["requests"])
+    load = conversations(POOL["warmup"] + 100 if quick else POOL["requests"])
     found = []
     for name in ("fits-now", "reserve-all") if quick else pool_rules({}):
         found.append(through_pool(name, load))
@@ -450,26 +450,36 @@ def main(argv: list[str] | None = None) -> int:
     }
     model = load_model("pocket", threads=1)
     wanted = options.only or PARTS
-    saturated(engine_of(model, Scheduler(BlockPool(BLOCKS, 16))), lengths(0, 64), 0)  # warm
-    lines = found.setdefault("step_time", {})
+    saturated(engine_of(model, Scheduler(BlockPool(BLOCKS, 16), max_num_seqs=8)), lengths(0, 64), 0)  # warm
+    taken: dict[str, list[list[StepRecord]]] = {}
     for part in wanted:
-        if part == "pool":
-            found["pool"] = measure_pool(options.quick)
+        if part == "rows":
+            found["rows"], taken[part] = measure_rows(model, options.quick)
+            found["line"] = line_through(taken[part])
+            print(f"o, t = {found['line']}", flush=True)
+        elif part == "load":
+            carried = [row for row in found.get("rows", []) if row["kind"] == "continuous" and row["rows"] == CAP]
+            capacity = mean_of(carried[0]["tokens_per_second"]) / LOAD["answer"] if carried else 100.0
+            found["load"] = measure_load(model, capacity, options.quick)
+        elif part == "chunks":
+            found["chunks"], taken[part] = measure_chunks(model, options.quick)
+            # each run twice: its steps with a part of a prompt, and those without
+            joined = [[step for step in run if step.prefill_tokens and step.decode_tokens] for run in taken[part]]
+            alone = [[step for step in run if not step.prefill_tokens] for run in taken[part]]
+            found["line_of_chunks"] = line_through([steps for steps in [*joined, *alone] if steps])
+            print(f"o, t = {found['line_of_chunks']}", flush=True)
+        elif part == "joins":
+            found["joins"], taken[part] = measure_joins(model, options.quick)
         else:
-            if part == "rows":
-                found["rows"], steps = measure_rows(model, options.quick)
-            elif part == "load":
-                carried = [row for row in found.get("rows", []) if row["kind"] == "continuous" and row["rows"] == CAP]
-                capacity = mean_of(carried[0]["tokens_per_second"]) / LOAD["answer"] if carried else 100.0
-                found["load"], steps = measure_load(model, capacity, options.quick)
-            elif part == "chunks":
-                found["chunks"], steps = measure_chunks(model, options.quick)
-            else:
-                found["joins"], steps = measure_joins(model, options.quick)
-            lines[part] = line_through(steps)
-            print(f"{part}: o, t, c = {lines[part]}", flush=True)
+            found["pool"] = measure_pool(options.quick)
         if options.out:
             store(options.out, found)
+    if len(taken) == 3:  # all sizes of step that a page will ask for
+        steps = fit(some([run for runs in taken.values() for run in runs]), about={"model": "pocket", **machine()})
+        for part, runs in taken.items():
+            print(f"{part}: {StepErrors.of(steps, some(runs))}", flush=True)
+        if options.out:
+            steps.save(options.out.with_name(options.out.stem + "_steps.json"))
     return 0
 
 
