@@ -20,6 +20,7 @@ class Pool(Protocol):
 
     num_blocks: int
     block_size: int
+    prefix_caching: bool
     counters: PoolCounters
     tables: Tables
 

@@ -400,13 +400,18 @@ class Scheduler:
             return False
         if not self.admission.grows_only_stricter or self.may_begin(first):
             return True
-        # Blocks that it could share may become known meanwhile.
+        if not self.pool.prefix_caching:
+            return False
+        # The next block that it could share may become known meanwhile: by one that has said the same so far.
         size = self.pool.block_size
         known = self.pool.cached_tokens(first.chain, len(first.tokens)) // size
-        return any(
-            one.table is not None and one.table.num_hashed <= known < (one.num_computed + steps) // size
-            for one in self.running
-        )
+        for one in self.running:
+            if one.table is None or not one.table.num_hashed <= known < (one.num_computed + steps) // size:
+                continue
+            told = min(len(one.tokens) // size, known) - 1
+            if told < 0 or one.chain.digest(told) == first.chain.digest(told):
+                return True
+        return False
 
     def end_if_complete(self, sequence: Sequence, reason: FinishReason | None, now: float) -> None:
         """Finish a sequence that has stopped, or is as long as it may get."""
