@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
 # No test asks a hub for anything: what it needs it writes, or skips by name.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -17,6 +18,28 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 # Where there is no NVIDIA driver, Triton's kernels run in its interpreter; Triton reads this when it is first imported.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Tests by example draw the same examples in every run, so that what was green stays green until something is changed.
+# UNDERLOAD_EXPLORE=N looks for what they miss: N times as many examples, and others in each run.
+EXPLORE = int(os.environ.get("UNDERLOAD_EXPLORE") or 0)
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile("explore" if EXPLORE else "same")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Multiply the examples that tests ask for; a number in a test's own settings overrides the profile's."""
+    if EXPLORE < 2:
+        return
+    tests = {getattr(item.obj, "__func__", item.obj) for item in items if isinstance(item, pytest.Function)}
+    machines = {item.cls for item in items if isinstance(item, pytest.Function) and hasattr(item.cls, "settings")}
+    for test in filter(is_hypothesis_test, tests):
+        own = getattr(test, "_hypothesis_internal_use_settings", None)
+        if own is not None:  # a state machine has them in its class
+            test._hypothesis_internal_use_settings = settings(own, max_examples=EXPLORE * own.max_examples)
+    for machine in machines:
+        machine.settings = settings(machine.settings, max_examples=EXPLORE * machine.settings.max_examples)
+
 
 TINY_VOCABULARY = 320
 TINY_KINDS = ("llama", "llama-untied", "llama-3-rope", "mistral", "qwen2", "qwen3")

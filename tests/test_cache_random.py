@@ -94,7 +94,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.twin.check()
 
 
-PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestPoolMachine = PoolMachine.TestCase
 
 

@@ -227,5 +227,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(self.ended) == len(self.taken) and self.scheduler.pool.num_used == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None, derandomize=True)
+SchedulerMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
 TestSchedulerMachine = SchedulerMachine.TestCase
