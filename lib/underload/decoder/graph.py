@@ -112,7 +112,7 @@ class DecodeGraphs:
         empty = np.zeros(0, dtype=np.int64)
         for size in reversed([size for size in SIZES if size <= (size_for(rows) or SIZES[-1])]):
             if not self._broken:
-                self._fill(size, empty, empty, empty, empty, np.zeros((0, 0), dtype=np.int32))
+                self._fill(size, empty, empty, empty, empty, np.zeros((0, 1), dtype=np.int32))
                 self._ready(size)
 
     def replay(self, batch: Batch) -> Replay | None:
@@ -190,7 +190,7 @@ class DecodeGraphs:
         """Put a batch into the buffers, and rows of the scratch block after it, and send it to the device."""
         if self._done is not None:  # one that nobody collected may still be on its way out of these buffers
             self._done.synchronize()
-        rows, width = len(token_ids), max(1, min(block_tables.shape[1], self._width))
+        rows, width = len(token_ids), min(block_tables.shape[1], self._width)
         parts = _parts(self._host, size, width)
         wide, split, sequences, queries, tables = (part.numpy() for part in parts)
         for row, (numbers, filling) in enumerate(
