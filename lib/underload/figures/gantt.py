@@ -167,9 +167,8 @@ def batch_gantt(
             numbers=[
                 Number("time", now, unit, look="latency"),
                 Number("finished", sum(len(moment.finished) for moment in so_far), "", look="throughput"),
-                Number("waiting", so_far[-1].waiting, "", look="queue"),
-                Number("tokens computed", useful, "", look="decode"),
-                Number("and thrown away", wasted, "", look="waste"),
+                Number("tokens of use", useful, "", look="decode"),
+                Number("thrown away", wasted, "", look="waste"),
             ],
             says=_say(so_far[-1]) + (" (The run is over.)" if step > len(moments) else ""),
         )
@@ -183,8 +182,8 @@ def batch_gantt(
         frame,
         controls,
         title=f"A batch of {rows} rows, step by step",
-        alt=f"A Gantt chart with {rows} rows. Each step is a column of bars as wide as the step takes, coloured and "
-        "lettered by request: tall where a prompt is computed, low for a single token, grey where a row is kept for a "
+        alt=f"A Gantt chart with {rows} rows. Each step is a column of bars as wide as the step takes, coloured by "
+        "request: tall and lettered where a prompt is computed, low for a single token, grey where a row is kept for a "
         "finished request or a prompt is padded. What happens in each step is said in a sentence under the figure, and "
         "the counts stand in its table.",
         panels=[
@@ -207,10 +206,10 @@ def _bars(moment: Moment, origin: float, scale: float, looks: Mapping[str, str])
     for cell in moment.cells:
         if cell.kind == HELD:
             y = (cell.row - 0.17, cell.row + 0.17)
-            bars.append(Bar(x, y, look="waste", label=cell.who.lower(), name="kept row, padding", faint=True))
+            bars.append(Bar(x, y, look="waste", name="kept row, padding", faint=True))
         elif cell.kind == TOKEN:
             y = (cell.row - 0.27, cell.row + 0.27)
-            bars.append(Bar(x, y, look=looks[cell.who], label=cell.who))
+            bars.append(Bar(x, y, look=looks[cell.who]))  # its letter stands on the prompt before it
         else:
             # padding lies under the prompt, in its share of the height
             share = cell.tokens / (cell.tokens + cell.padding)
