@@ -9,12 +9,12 @@ that of the same request alone.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from underload.cache import BlockPool
-from underload.request import FinishReason, Request, SamplingParams, SequenceState, Timeline
+from underload.request import FinishReason, Request, SamplingParams, Sequence, SequenceState, Timeline
 from underload.scheduling import Plan, Sampled, Scheduler, StepResult
 
 VOCABULARY = 40
@@ -72,6 +72,8 @@ class PaperExecutor:
         self.released: list[str] = []
         self.wrong: list[str] = []
         self.computed = 0
+        self._pending: dict[Sequence, list[int]] = {}  # drawn, and not collected yet
+        self._begun: deque[tuple[Plan, StepResult]] = deque()
         self._fault = fault or (lambda point: None)
 
     def check(self, request: Request) -> None:
@@ -92,23 +94,48 @@ class PaperExecutor:
         for work in plan.work:
             sequence, owner = work.sequence, work.sequence.request
             assert owner is not None and sequence.table is not None and work.start < work.stop
+            tokens = sequence.tokens + self._pending.get(sequence, [])
             for position in range(work.start):
-                found, right = sequence.table.slot(position), fingerprint(sequence.tokens[: position + 1], owner.salt)
+                found, right = sequence.table.slot(position), fingerprint(tokens[: position + 1], owner.salt)
                 if self._slot(found) != right:
                     self.wrong.append(f"{owner.request_id}/{sequence.index}: position {position} holds another text")
                     raise AssertionError(self.wrong[-1])
-            value = fingerprint(sequence.tokens[: work.start], owner.salt)
+            value = fingerprint(tokens[: work.start], owner.salt)
             for position in range(work.start, work.stop):
-                value = hash((value, sequence.tokens[position]))
+                value = hash((value, tokens[position]))
                 slot = sequence.table.slot(position)
                 self.device[slot // self.block_size][slot % self.block_size] = value
                 self._fault("compute")
             self.computed += work.stop - work.start
-            tokens = [drawn(value, sequence.index + k) for k in range(work.samples)]
-            sampled.append([Sampled(token, FinishReason.STOP if token == END else None) for token in tokens])
+            words = [drawn(value, sequence.index + k) for k in range(work.samples)]
+            sampled.append([Sampled(token, FinishReason.STOP if token == END else None) for token in words])
         self._fault("end")
         self.plans.append(plan)
         return StepResult(sampled, duration=1.0)
+
+    def launch(self, plan: Plan) -> None:
+        result = self.execute(plan)
+        self._begun.append((plan, result))
+        for work, sampled in zip(plan.work, result.sampled):
+            if work.samples:
+                self._pending.setdefault(work.sequence, []).append(sampled[0].token_id)
+
+    def collect(self) -> StepResult:
+        self._fault("collect")
+        plan, result = self._begun.popleft()
+        for work in plan.work:
+            if work.samples:
+                self._pending[work.sequence].pop(0)
+        return result
+
+    def forget(self, kept: int) -> None:
+        while len(self._begun) > kept:
+            for work in self._begun.pop()[0].work:
+                if work.samples:
+                    self._pending[work.sequence].pop()
+
+    def unseen(self, sequence: Sequence) -> bool:
+        return sequence.prompt_len % 3 != 0  # some can, some cannot
 
     def release(self, request: Request) -> None:
         assert request.request_id not in self.released
@@ -137,7 +164,7 @@ def check_books(scheduler: Scheduler, in_flight: Iterable[Plan] = ()) -> None:
     """What holds after every call, whatever happened before: who has which block, slot and place."""
     pool, running, waiting = scheduler.pool, scheduler.running, scheduler.waiting
     assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
-    holding = running + scheduler.held
+    holding = running + scheduler.held + scheduler.ending
     assert {id(table) for table in pool.tables} == {id(one.table) for one in holding}
     held = Counter(block for one in holding for block in one.table.blocks)
     if isinstance(pool, BlockPool):
@@ -148,7 +175,7 @@ def check_books(scheduler: Scheduler, in_flight: Iterable[Plan] = ()) -> None:
     assert all(order == sorted(set(order)) for order in places)
     for one in running:
         assert one.state is SequenceState.RUNNING and one.num_scheduled <= one.table.capacity
-        assert 0 <= one.num_computed <= one.num_scheduled <= len(one.tokens) <= one.max_len
+        assert 0 <= one.num_computed <= one.num_scheduled <= len(one.tokens) + one.num_drawing <= one.max_len
     for one in waiting:
         assert one.state is SequenceState.WAITING and one.table is None and one.num_scheduled == one.num_computed == 0
     slots = sum(1 if one.request.forked else len(one.request.sequences) for one in running)

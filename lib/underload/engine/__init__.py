@@ -13,12 +13,13 @@ Serving and simulating are this loop, object for object. Only the executor and t
 
 from underload.engine.chrome import chrome_trace, write_chrome_trace
 from underload.engine.engine import Engine
-from underload.engine.executor import Executor
+from underload.engine.executor import AheadExecutor, Executor
 from underload.engine.generate import generate
 from underload.engine.load import serve
 from underload.engine.online import EngineStopped, OnlineEngine, RequestFailed, Stream, Token
 
 __all__ = [
+    "AheadExecutor",
     "Engine",
     "EngineStopped",
     "Executor",

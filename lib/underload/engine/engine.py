@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 
-from underload.engine.executor import Executor
+from underload.engine.executor import AheadExecutor, Executor
 from underload.request import Clock, InvalidRequest, Request, StepRecord, UnderloadError, WallClock
 from underload.scheduling import Idle, Plan, Scheduler, StepResult
 
@@ -24,10 +25,21 @@ class Engine:
         clock: the wall, or a virtual clock that moves by the durations which the executor states.
         on_step: sees every committed step, on this thread, and may add and cancel; what it raises ends the run, after
             the step.
+        lookahead: plans that are made and begun while one is being executed, by an executor that can
+            (`AheadExecutor`). A sequence that turns out to have ended has then been computed once for nothing.
+
+    Raises:
+        UnderloadError: a lookahead below 0, or of an executor that executes one plan after the other.
     """
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, clock: Clock | None = None, *, on_step: OnStep | None = None
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        clock: Clock | None = None,
+        *,
+        on_step: OnStep | None = None,
+        lookahead: int = 0,
     ) -> None:
         limits = [limit for limit in (scheduler.max_model_len, executor.max_model_len) if limit is not None]
         scheduler.max_model_len = min(limits, default=None)
@@ -47,6 +59,17 @@ class Engine:
         self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled
         self._numbers = count()
         self._torn = False
+        self._flights: deque[tuple[Plan, float]] = deque()  # plans begun, and when
+        self._ended = -math.inf  # the last step
+        self.lookahead = lookahead
+        self._ahead = executor if lookahead and isinstance(executor, AheadExecutor) else None
+        if lookahead < 0 or (lookahead and self._ahead is None):
+            raise UnderloadError(
+                f"lookahead = {lookahead} plans of {type(executor).__name__}: it must be at least 0, and above 0 the "
+                "executor needs launch, collect, forget and unseen"
+            )
+        if self._ahead is not None:
+            scheduler.unseen = self._ahead.unseen
 
     def add(self, request: Request) -> None:
         """Take a request; it joins the queue when the clock reaches its `timeline.arrival`.
@@ -100,37 +123,66 @@ class Engine:
             self._queue(self._coming.pop(heapq.heappop(self._arrivals)[2]))
         if self.on_step is None and self.join_steps and self._repeat():
             return True
-        start = self.clock.now()
-        self._torn = True
-        plan = self.scheduler.schedule(start, closing=not self.more_to_come and self._next_arrival() is None)
-        self._torn = False
-        self._take_finished()
-        if isinstance(plan, Idle):
-            return self._pause(plan)
+        idle = self._prepare()
+        if not self._flights:
+            return self._pause(idle) if idle is not None else True
+        plan, start = self._flights[0]
         try:
-            result = self.executor.execute(plan)
+            result = self.executor.execute(plan) if self._ahead is None else self._ahead.collect()
             self.scheduler.check_result(plan, result)
             if result.duration is not None:
                 self.clock.wait(start + result.duration)
         except BaseException as error:
-            self.aborted += 1
-            self._torn = True
-            self.scheduler.abort(plan, error, self.clock.now())
-            self._torn = False
-            self._take_finished()
-            if not isinstance(error, Exception):  # Ctrl-C ends the run; what it was doing can be done again
-                raise
+            self._fail(plan, error)
             return True
+        self._flights.popleft()
         now = self.clock.now()
         self._torn = True
         self.scheduler.commit(plan, result, now)
         self._torn = False
+        # One that was launched behind another begins when that ends.
+        start = max(start, self._ended)
+        self._ended = now
         record = self._record(plan, result, start, now - start)
         self.steps.append(record)
         self._take_finished()
         if self.on_step is not None:
             self.on_step(plan, result, record)
         return True
+
+    def _prepare(self) -> Idle | None:
+        """Make the next plan and, where the executor can work while others are being made, those after it; begin them.
+        What the scheduler said where it had nothing to do."""
+        while len(self._flights) <= self.lookahead:
+            start = self.clock.now()
+            self._torn = True
+            plan = self.scheduler.schedule(start, closing=not self.more_to_come and self._next_arrival() is None)
+            self._torn = False
+            self._take_finished()
+            if isinstance(plan, Idle):
+                return plan
+            self._flights.append((plan, start))
+            if self._ahead is not None:
+                try:
+                    self._ahead.launch(plan)
+                except BaseException as error:
+                    self._fail(plan, error)
+                    return None
+        return None
+
+    def _fail(self, plan: Plan, error: BaseException) -> None:
+        """Executing a plan failed: undo it, and those made after it."""
+        self.aborted += 1
+        while self._flights and self._flights.pop()[0] is not plan:
+            pass
+        if self._ahead is not None:
+            self._ahead.forget(len(self._flights))
+        self._torn = True
+        self.scheduler.abort(plan, error, self.clock.now())
+        self._torn = False
+        self._take_finished()
+        if not isinstance(error, Exception):  # Ctrl-C ends the run; what it was doing can be done again
+            raise error
 
     def _repeat(self) -> bool:
         """Where the executor can, take the next steps at once, in which all who run decode and nobody comes in. The

@@ -1,8 +1,8 @@
 """What the loop needs of whatever computes."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from underload.request import Request
+from underload.request import Request, Sequence
 from underload.scheduling import Plan, StepResult
 
 
@@ -40,4 +40,30 @@ class Executor(Protocol):
 
     def release(self, request: Request) -> None:
         """The request is finished: forget what was kept for it. Called once, also for one that never ran."""
+        ...
+
+
+@runtime_checkable
+class AheadExecutor(Executor, Protocol):
+    """One that computes by itself while the host makes the next plan.
+
+    A plan that is launched behind another may name a sequence whose last token that other one draws: `unseen` says
+    for which sequences this is possible. The token is not among the sequence's then, and the executor takes it from
+    where it drew it.
+    """
+
+    def launch(self, plan: Plan) -> None:
+        """Begin a plan, behind those that were begun before. Raises as `execute` does; it was not begun then."""
+        ...
+
+    def collect(self) -> StepResult:
+        """What came of the plan that was begun first, of those not collected; waits for it."""
+        ...
+
+    def forget(self, kept: int) -> None:
+        """Drop all plans that were begun but the first `kept`."""
+        ...
+
+    def unseen(self, sequence: Sequence) -> bool:
+        """Whether the sequence can go on from a token that was drawn and not collected yet."""
         ...

@@ -63,10 +63,10 @@ class Sequence:
     There is no prefill phase and no decode phase: `num_computed`, the tokens whose keys and values lie in the
     cache, catches up with `len(tokens)`. While it is further than one behind, that is prefill; one behind, decode.
 
-        tokens   [ prompt ........ | output ........ ]
+        tokens   [ prompt ........ | output ........ ] and num_drawing more, which plans in flight will draw
                  [0, num_computed)  in the cache
-                 [num_computed, num_scheduled)  in a plan that has not been committed yet
-                 [num_scheduled, len(tokens))   still to be scheduled
+                 [num_computed, num_scheduled)  in plans that have not been committed yet
+                 [num_scheduled, len(tokens) + num_drawing)  still to be scheduled
 
     While it waits it holds no block and both counters are 0; `host_blocks` then hold its first `host_tokens` keys and
     values, if it was swapped out.
@@ -77,6 +77,7 @@ class Sequence:
     index: int = 0
     num_computed: int = 0
     num_scheduled: int = 0
+    num_drawing: int = 0
     table: BlockTable | None = None
     logprobs: list[dict[int, float]] = field(default_factory=list)
     finish_reason: FinishReason | None = None

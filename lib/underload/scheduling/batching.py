@@ -88,7 +88,7 @@ class Continuous(Batching):
         decoding: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in running:
-            (decoding if len(sequence.tokens) - sequence.num_scheduled <= 1 else prompts).append(sequence)
+            (decoding if step.behind(sequence) <= 1 else prompts).append(sequence)
         if len(running) > step.budget:
             decoding.sort(key=_last_turn)
             running.sort(key=_last_turn)
@@ -143,7 +143,7 @@ class _Gathering(Batching):
         )
 
     def fill(self, step: Step) -> None:
-        if not step.running:
+        if not step.running and not step.held:
             self._gather(step)
         rows = [sequence for sequence in step.running if step.behind(sequence)]
         if not rows:

@@ -3,6 +3,7 @@
     waiting    sequences without blocks, in the order that `order` gives; a preempted one keeps its place
     running    in the same order; each holds its blocks
     held       finished, and still holding their blocks, until the static batch that they were part of is over
+    ending     finished, and still holding their blocks, until the last plan that names them is committed
     in flight  plans handed out and not yet committed; no sequence in one is preempted, and no block of it is freed
 
 The scheduler keeps the books; policies decide. Each is a small object with one question to answer:
@@ -112,6 +113,10 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.held: list[Sequence] = []
+        self.ending: list[Sequence] = []
+        #: Whether an executor can go on from a token of the sequence that it has drawn and not told yet; such sequences
+        #: may be part of a plan while one before it is in flight. None: nobody can.
+        self.unseen: Callable[[Sequence], bool] | None = None
         self.num_slots = 0  # taken by running sequences, and by samples that will fork from them
         self.turns = 0  # works handed out so far
         self._order: dict[Sequence, tuple[float, int]] = {}  # of live sequences: the order's key, and who came before
@@ -360,6 +365,9 @@ class Scheduler:
         for work, sampled in zip(plan.work, result.sampled):
             sequence, stop = work.sequence, work.stop
             sequence.num_computed = stop
+            if sequence.finished:
+                self._end(sequence)  # it ended in a step before this one, and what this one drew is nobody's
+                continue
             if stop - work.start > 1 or not stop % block_size:  # else no block got full
                 assert sequence.table is not None
                 publish(sequence.table, sequence.chain, stop)
@@ -480,6 +488,7 @@ class Scheduler:
             self._finish(sequence, FinishReason.ERROR, now)
             return
         sequence.tokens.append(index(sampled.token_id))
+        sequence.num_drawing = max(sequence.num_drawing - 1, 0)
         if sequence.index == 0:
             request.timeline.token_times.append(now)
         self.end_if_complete(sequence, sampled.finish_reason, now)
@@ -493,6 +502,10 @@ class Scheduler:
             self._leave(self.running, sequence)
             self.num_slots -= sequence.width
             self.held.append(sequence)
+        elif sequence.num_scheduled > sequence.num_computed:
+            self._leave(self.running, sequence)
+            self.num_slots -= sequence.width
+            self.ending.append(sequence)
         else:
             self._stop(sequence)
         self._drop_host(sequence)
@@ -511,6 +524,15 @@ class Scheduler:
     def _let_go(self, request: Request) -> None:
         request.cancelled = True
         self._leaving.append(request)
+
+    def _end(self, sequence: Sequence) -> None:
+        """The blocks of a finished sequence come back, unless a plan in flight still names them."""
+        if sequence in self.ending and sequence.num_scheduled == sequence.num_computed:
+            self.ending.remove(sequence)
+            assert sequence.table is not None
+            self.pool.free(sequence.table)
+            sequence.table = None
+            sequence.num_computed = sequence.num_scheduled = 0
 
     def _refuse(self, request: Request, why: str, now: float) -> None:
         """Turn away a request of which nothing has been computed."""
@@ -582,7 +604,13 @@ class Scheduler:
             assert sequence.table is not None
             self.pool.retract(sequence.table, work.start)
             sequence.num_scheduled = work.start  # an earlier plan may still be in flight
+            if work.samples:
+                sequence.num_drawing = max(work.stop - len(sequence.tokens), 0)
+            if sequence.finished:
+                self._end(sequence)
         for sequence in dict.fromkeys([*plan.admitted, *plan.copied]):
+            if sequence.finished:
+                continue
             assert sequence.request is not None
             if sequence.request.timeline.first_token is None and not sequence.preemptions:
                 sequence.request.timeline.scheduled = None  # it has not begun after all

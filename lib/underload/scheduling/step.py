@@ -67,7 +67,7 @@ class Step:
 
     def behind(self, sequence: Sequence) -> int:
         """Tokens that a running sequence has still to compute; 1 for one that decodes, 0 for one in a plan."""
-        return len(sequence.tokens) - sequence.num_scheduled
+        return len(sequence.tokens) + sequence.num_drawing - sequence.num_scheduled
 
     # ---- what can be done ----------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Step:
         Returns:
             Tokens computed; 0 if it runs no more, has nothing to compute, or finds no blocks.
         """
-        count = min(len(sequence.tokens) - sequence.num_scheduled, tokens, self.budget)
+        count = min(len(sequence.tokens) + sequence.num_drawing - sequence.num_scheduled, tokens, self.budget)
         if count <= 0 or sequence.state is not _RUNNING:
             return 0
         request = sequence.request
@@ -108,7 +108,8 @@ class Step:
             return None
         if not scheduler.may_begin(sequence):
             # Others may be behind it, but nobody is before it who could still make room.
-            if not scheduler.running and not scheduler.held and sequence is scheduler.waiting[0]:
+            alone = not (scheduler.running or scheduler.held or scheduler.ending)
+            if alone and sequence is scheduler.waiting[0]:
                 scheduler.refuse_for_good(sequence, self.now)
             return None
         if whole:
@@ -153,13 +154,17 @@ class Step:
         start = sequence.num_scheduled
         stop = start + count
         samples, last = 0, False
-        if stop == len(sequence.tokens):
+        known = len(sequence.tokens)
+        if stop == known + sequence.num_drawing:
             samples = 1 if sequence.index or stop > sequence.prompt_len else sequence.width
             last = stop + 1 >= sequence.max_len
+            if scheduler.unseen is not None and samples == 1 and not last and scheduler.unseen(sequence):
+                sequence.num_drawing += 1
         sequence.num_scheduled = stop
         sequence.last_turn = scheduler.turns
         scheduler.turns += 1
-        if count > 1 or not stop % scheduler.pool.block_size:  # else no block gets full
+        # Else no block gets full, or nobody can tell yet what will be in it.
+        if (count > 1 or not stop % scheduler.pool.block_size) and stop <= known:
             assert sequence.table is not None
             scheduler.pool.announce(sequence.table, sequence.chain, stop)
         self._plan.work.append(Work(sequence, start, stop, samples, last))
