@@ -1,4 +1,4 @@
-"""`underload bench decode`: what a decode step takes here, batch by batch, and the line it follows."""
+"""`underload bench`: what a decode step takes here, batch by batch, and how a load is served (`bench_serve`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from underload import metrics
-from underload.cli import print_json
+from underload.cli import bench_serve, print_json
 from underload.cli.generate import add_model_options, seconds_text
 from underload.request import UnderloadError
 from underload.shapes import StepLine, fit_step_time
@@ -31,7 +31,7 @@ Other programs disturb the figures: look at the spread and at the load.
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `underload bench decode`."""
+    """Adds `underload bench decode|serve`."""
     parser = commands.add_parser("bench", help="time the decoder here, beside what the machine could do at best")
     benches = parser.add_subparsers(title="what to time", dest="bench", metavar="WHAT", required=True)
     decode = benches.add_parser(
@@ -48,6 +48,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_model_options(decode, default="shape:smollm2-135m", many_paths=True)
     decode.add_argument("--json", action="store_true", help="print JSON")
     decode.set_defaults(run=run_decode)
+    bench_serve.register(benches)
 
 
 def run_decode(args: argparse.Namespace) -> None:

@@ -4,15 +4,17 @@
     Model            computes one Batch: tokens of many sequences, prefill and decode mixed
     generate         the naive loop; everything cleverer must say the same words
     DecoderExecutor  runs a scheduler's plans, for the engine
+    decoder_engine   pool, scheduler and executor for a model, by a memory budget: ready to serve
     measure          what a step takes here, and what the machine could do at best
     memory           how many cache blocks fit
 
 Reading order: batch, plain (the forward pass), attention, kv, rope, weights; then sampling, detokenize, continuation,
-generate, executor.
+generate, executor, engine.
 Importing this package needs torch, numpy and safetensors; numba, gguf, tokenizers and others load on first use.
 """
 
 from underload.decoder.batch import Batch
+from underload.decoder.engine import decoder_engine
 from underload.decoder.executor import DecoderExecutor
 from underload.decoder.generate import Completion, Run, generate
 from underload.decoder.kv import HostKV, KVStorage
@@ -38,6 +40,7 @@ __all__ = [
     "blocks_for_memory",
     "ceilings",
     "decode_steps",
+    "decoder_engine",
     "generate",
     "load_model",
     "machine",

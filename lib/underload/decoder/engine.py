@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from underload.cache import BlockPool, HostPool
+from underload.cache import BlockPool
 from underload.decoder.executor import DecoderExecutor
 from underload.decoder.memory import blocks_for_memory
 from underload.decoder.model import Model
@@ -25,7 +25,6 @@ def decoder_engine(
     num_blocks: int | None = None,
     block_size: int = 16,
     kv_dtype: str | torch.dtype | None = None,
-    host_memory: float | None = None,
     prefix_caching: bool = True,
     clock: Clock | None = None,
     max_num_seqs: int = 256,
@@ -46,10 +45,9 @@ def decoder_engine(
         num_blocks: blocks instead of bytes.
         block_size: tokens a block.
         kv_dtype: what keys and values are stored in, as in `Model.new_kv`.
-        host_memory: bytes on the host for preempted sequences; with it, preemption is by swapping.
         prefix_caching: share blocks with equal content, and keep them after use.
         max_model_len: tokens of one sequence at most; the model's own limit when None.
-        options: others of `scheduling.Scheduler`: policies and limits.
+        options: others of `scheduling.Scheduler`: policies and limits. For a `host_pool` the executor gets its blocks.
 
     Raises:
         UnderloadError: both a number of blocks and a memory, not one block fits, a model without weights, or an option
@@ -72,10 +70,6 @@ def decoder_engine(
         num_blocks = max(1, fitting - 1)  # the executor has one besides, for what is thrown away
         if kv_memory is None:
             num_blocks = min(num_blocks, max_num_seqs * -(-longest // block_size))
-    host_blocks = 0
-    if host_memory is not None:
-        host_blocks = int(host_memory // (model.kv_bytes_per_token(kv_dtype) * block_size))
-        options |= {"preemption": "swap", "host_pool": HostPool(host_blocks)}
     scheduler = Scheduler(
         BlockPool(num_blocks, block_size, prefix_caching=prefix_caching),
         max_num_seqs=max_num_seqs,
@@ -83,5 +77,7 @@ def decoder_engine(
         max_model_len=longest,
         **options,
     )
+    host_pool = scheduler.host_pool  # None where preemption is by recomputing
+    host_blocks = host_pool.num_blocks if host_pool is not None else 0
     executor = DecoderExecutor(model, num_blocks, block_size, kv_dtype=kv_dtype, host_blocks=host_blocks, clock=clock)
     return Engine(scheduler, executor, clock)
