@@ -46,6 +46,7 @@ from underload.labs.continuous_batching.own import (
     usable_chunked,
     usable_headroom,
     usable_joining,
+    usable_quick,
     usable_spread,
     words_of,
 )
@@ -176,6 +177,7 @@ __all__ = [
     "usable_chunked",
     "usable_headroom",
     "usable_joining",
+    "usable_quick",
     "usable_spread",
     "with_a_prompt",
     "words_of",

@@ -10,7 +10,6 @@ from numpy.random import Generator
 
 from underload.labs.answers import listed
 from underload.labs.continuous_batching.paper import continuous_steps, drawn_lengths, static_steps
-from underload.labs.continuous_batching.policies import Joining
 from underload.labs.continuous_batching.stage import (
     Ask,
     check_steps,
@@ -20,8 +19,6 @@ from underload.labs.continuous_batching.stage import (
     serve,
     told,
 )
-
-_right_joining = Joining
 
 Made = Callable[[], Any]  # a student's class
 
@@ -106,16 +103,34 @@ def check_fills(policy: Made, draw: Generator) -> None:
     """
     slots = int(draw.integers(4, 9))
     asks = drawn_load(draw, 40, rate=60)
-    run, right = serve(policy(), asks, slots=slots), serve(_right_joining(), asks, slots=slots)
-    for place in range(len(right.steps)):
-        got, wanted = run.counts(place) if place < len(run.steps) else {}, right.counts(place)
-        assert got == wanted, (
-            f"{described(asks, {'slots': slots})}: step {place + 1} computes {told(got, asks)} (tokens each), and "
-            f"could compute {told(wanted, asks)}"
+    run = serve(policy(), asks, slots=slots)
+    words = described(asks, {"slots": slots})
+    begun: set[int] = set()
+    done: dict[int, int] = dict.fromkeys(range(len(asks)), 0)  # tokens of each answer
+    for place, step in enumerate(run.steps):
+        counts = run.counts(place)
+        for number in begun:
+            assert number in step, (
+                f"{words}: {name_of(number, asks)} runs and computes nothing in step {place + 1}, which computes "
+                f"{told(counts, asks)} (tokens each)"
+            )
+        for number in set(step) - begun:
+            assert counts[number] == asks[number].prompt, (
+                f"{words}: {name_of(number, asks)} begins in step {place + 1} with {counts[number]} of the "
+                f"{asks[number].prompt} tokens of its prompt; the budget has room for all"
+            )
+        late = [
+            number
+            for number, ask in enumerate(asks)
+            if number not in step and not done[number] and ask.arrival <= run.records[place].start
+        ]
+        assert len(step) == slots or not late, (
+            f"{words}: step {place + 1} computes {told(counts, asks)} (tokens each), and {name_of(late[0], asks)} "
+            f"waits though {slots - len(step)} of the slots are free"
         )
-    assert len(run.steps) == len(right.steps), (
-        f"{described(asks, {'slots': slots})}: {len(run.steps)} steps; {len(right.steps)} are enough"
-    )
+        for number in step:
+            done[number] += 1
+        begun = {number for number in begun | set(step) if done[number] < asks[number].answer}
 
 
 def check_paper(policy: Made, draw: Generator) -> None:

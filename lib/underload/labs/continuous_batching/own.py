@@ -47,6 +47,11 @@ def usable_spread(yours: Any) -> Any:
     return _or_lab(yours, policies.Spread, lambda: room.check_chooses(yours, *room.BY_HAND_ROWS))
 
 
+def usable_quick(yours: Any) -> Any:
+    """Task 6's class if it passes a first check, the lab's if not."""
+    return _or_lab(yours, policies.Quick, lambda: joining.check_joins(yours))
+
+
 def answer(
     executor: Any,
     prompts: Sequence[Sequence[int]],

@@ -33,24 +33,25 @@ def draw_gaps(runs: Mapping[str, Run], *, name: str, caption: str, promised: flo
         ("quiet", {"linestyle": "", "marker": "."}),
     )
     words_of: list[str] = []
-    data: dict[str, list[Any]] = {"run": [], "request": [], "time (s)": [], "gap (ms)": []}
+    data: dict[str, list[Any]] = {"run": [], "request": [], "tokens": [], "mean gap (ms)": [], "longest gap (ms)": []}
     for place, (words, run) in enumerate(runs.items()):
         kind, more = looks[place % len(looks)]
-        times, gaps = [], []
         last = len(run.requests) - 1
-        for number in range(last):
-            for at, gap in zip(run.requests[number].timeline.token_times[1:], run.gaps(number)):
-                times.append(at)
-                gaps.append(1e3 * gap)
-                if gap > 1.5 * run.records[-1].duration or number == 0:
-                    data["run"].append(words)
-                    data["request"].append(name_of(number, run.requests))
-                    data["time (s)"].append(round(at, 4))
-                    data["gap (ms)"].append(round(1e3 * gap, 2))
+        times, longest = [], 0.0
+        gaps: list[float] = []
+        for number, request in enumerate(run.requests[:last]):
+            own = [1e3 * gap for gap in run.gaps(number)]
+            times += request.timeline.token_times[1:]
+            gaps += own
+            longest = max([longest, *own])
+            data["run"].append(words)
+            data["request"].append(name_of(number, run.requests))
+            data["tokens"].append(len(request.timeline.token_times))
+            data["mean gap (ms)"].append(round(sum(own) / max(len(own), 1), 2))
+            data["longest gap (ms)"].append(round(max(own, default=0.0), 2))
         ax.plot(times, gaps, **figures.look(kind, **more), label=words)
         words_of.append(
-            f"{words}: at most {max(gaps):.1f} ms, and the long prompt's first token after "
-            f"{1e3 * run.ttft(last):.0f} ms"
+            f"{words}: at most {longest:.1f} ms, and the long prompt's first token after {1e3 * run.ttft(last):.0f} ms"
         )
     if promised is not None:
         ax.axhline(1e3 * promised, **figures.look("limit", marker=""), label="promised")

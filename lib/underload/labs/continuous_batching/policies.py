@@ -72,7 +72,7 @@ class Spread:
 class Quick(Batching):
     """Of those that wait, the one that needs least goes first; each second of waiting makes up for `aging` tokens."""
 
-    def __init__(self, aging: float = 150.0) -> None:
+    def __init__(self, aging: float = 300.0) -> None:
         self.aging = aging
 
     def fill(self, step: Step) -> None:

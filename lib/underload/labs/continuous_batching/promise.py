@@ -188,7 +188,7 @@ def with_a_prompt(policy: Any, *, prompt: int = 1000, at: float = 0.3, decoding:
     Args:
         server: whose steps take how long; the stage's own without one.
     """
-    asks = [Ask(8 + number, 60 + 2 * number, 0.004 * number) for number in range(decoding)]
+    asks = [Ask(8 + number, 100 + 2 * number, 0.004 * number) for number in range(decoding)]
     steps = LinearStepTime(server.overhead, server.per_token) if server else LinearStepTime(OVERHEAD, PER_TOKEN)
     return serve(policy, [*asks, Ask(prompt, 20, at)], step_time=steps)
 

@@ -1,0 +1,415 @@
+"""Lab 6: what a wrong answer is told, what the tasks start from, and the inputs that checks draw.
+
+What solutions, hand-outs and wrong answers earn is `underload course verify`'s to say, from tests/course.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab_source import answers, assert_graded_lightly, assert_points, benchmark, told
+
+from underload.course import read_notebook
+from underload.course.outline import outline
+from underload.course.watch import resolve
+from underload.labs import continuous_batching as lab
+from underload.scheduling import Batching, Continuous, FitsNow, LeastComputed, ReserveAll, Static
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "labs" / "continuous-batching.ipynb"
+
+
+@pytest.fixture(scope="module")
+def source() -> Any:
+    return read_notebook(SOURCE)
+
+
+@pytest.fixture(scope="module")
+def solved(source: Any) -> dict[str, Any]:
+    return answers(source)
+
+
+@pytest.fixture(scope="module")
+def said(source: Any) -> dict[str, str]:
+    return {
+        cell.id: "".join(output.get("text", "") for output in cell.outputs)
+        for cell in source.cells
+        if cell.cell_type == "code"
+    }
+
+
+# ------------------------------------------------------------------ the notebook
+
+
+def test_points_and_tasks(source: Any) -> None:
+    assert_points(source, 20, 3, 85)
+
+
+def test_what_an_answer_may_not_use_is_there(source: Any) -> None:
+    for task in outline(source).tasks:
+        assert task.library and all(callable(resolve(name)) for name in task.library)
+
+
+def test_what_is_graded_needs_no_decoder_and_hardly_any_time() -> None:
+    assert_graded_lightly(SOURCE, seconds=4.0)
+
+
+def test_steps_by_hand(solved: dict[str, Any]) -> None:
+    for static, continuous in (
+        (solved["static_steps"], solved["continuous_steps"]),
+        (lab.static_steps, lab.continuous_steps),
+    ):
+        assert static([3, 1, 4, 1, 5], 2) == 12 and continuous([3, 1, 4, 1, 5], 2) == 9
+        assert static([5], 3) == continuous([5], 3) == 5
+
+
+def test_the_batch_by_hand(solved: dict[str, Any]) -> None:
+    for policy in (solved["Joining"], lab.Joining):
+        run = lab.serve(policy(), [lab.Ask(2, tokens) for tokens in (2, 5, 3, 2)], slots=2)
+        assert [run.counts(place) for place in (0, 2, 5)] == [{0: 2, 1: 2}, {1: 1, 2: 2}, {3: 2}]
+        assert len(run.steps) == 7
+
+
+def test_the_chunks_by_hand(solved: dict[str, Any]) -> None:
+    for policy in (solved["Chunked"], lab.Chunked):
+        run = lab.serve(policy(8), [lab.Ask(6, 2), lab.Ask(9, 2)])
+        assert [run.counts(place) for place in range(3)] == [{0: 6, 1: 2}, {0: 1, 1: 7}, {1: 1}]
+        timeline = run.requests[1].timeline
+        assert timeline.first_token == pytest.approx(2 * (lab.OVERHEAD + 8 * lab.PER_TOKEN))
+
+
+def test_a_long_prompt_stops_everybody_as_the_text_says(solved: dict[str, Any]) -> None:
+    whole = lab.with_a_prompt(solved["Chunked"](2000))
+    assert whole.longest_gap == pytest.approx(lab.longest_gap(1000, 1000, 12, 0.008, 0.0001)) == pytest.approx(0.1092)
+    assert lab.longest_gap(200, 1000, 12, 0.008, 0.0001) == pytest.approx(0.0292)
+    assert lab.first_token(200, 1000, 12, 0.008, 0.0001) == pytest.approx(0.146)
+    assert lab.chunk_for(0.020, 12, 0.008, 0.0001) == solved["chunk_for"](0.020, 12, 0.008, 0.0001) == 108
+    assert lab.chunk_for(0.0080999, 1, 0.008, 0.0001) is None
+
+
+def test_formulas_and_scheduler_agree(solved: dict[str, Any]) -> None:
+    for chunk in (25, 60, 333, 1000):
+        run = lab.with_a_prompt(solved["Chunked"](chunk))
+        case = {"chunk": chunk, "prompt": 1000, "decoding": 12, "overhead": lab.OVERHEAD, "per_token": lab.PER_TOKEN}
+        assert run.longest_gap == pytest.approx(solved["longest_gap"](**case))
+        timeline = run.requests[-1].timeline
+        assert timeline.first_token is not None and timeline.scheduled is not None
+        assert timeline.first_token - timeline.scheduled == pytest.approx(solved["first_token"](**case))
+
+
+def test_paper_and_scheduler_agree() -> None:
+    for seed in range(4):
+        draw = np.random.default_rng(seed)
+        lengths, slots = lab.drawn_lengths(draw, 30), int(draw.integers(2, 9))
+        asks = [lab.Ask(1, length) for length in lengths]
+        for policy, right in ((Static(slots), lab.static_steps), (Continuous(), lab.continuous_steps)):
+            assert len(lab.serve(policy, asks, slots=slots).steps) == right(lengths, slots)
+
+
+def test_the_room_by_hand(solved: dict[str, Any]) -> None:
+    for headroom in (solved["Headroom"], lab.Headroom):
+        lab.check_admits(headroom, *lab.BY_HAND)
+    assert lab.BY_HAND == (60, [(30, 10, 430), (20, 100, 420), (50, 0, 70)], 19)
+
+
+def test_admissions_and_victims_differ_as_the_task_says() -> None:
+    """Headroom preempts little and takes hardly longer; reserving to the limit takes far longer."""
+    load = lab.tight_load(np.random.default_rng(4), requests=60)
+    now, room, most = (lab.serve_tight(load, admission) for admission in (FitsNow(), lab.Headroom(60), ReserveAll()))
+    assert now.preemptions > 20 > 4 * room.preemptions >= most.preemptions == 0
+    assert room.makespan < 1.3 * now.makespan < 0.5 * most.makespan
+    worst = [
+        max(one.sequences[0].preemptions for one in lab.serve_tight(load, FitsNow(), victim).requests)
+        for victim in (lab.Spread(), LeastComputed())
+    ]
+    assert worst[0] < worst[1]
+
+
+def test_own_objects_serve_as_the_labs_do(solved: dict[str, Any]) -> None:
+    load = lab.drawn_load(np.random.default_rng(8), 50)
+    for mine, right in ((solved["Joining"](), lab.Joining()), (solved["Chunked"](32), lab.Chunked(32))):
+        assert lab.serve(mine, load, slots=9).steps == lab.serve(right, load, slots=9).steps
+    assert lab.serve(lab.Joining(), load, slots=9).steps == lab.serve(Continuous(), load, slots=9).steps
+
+
+def test_a_class_that_is_not_written_is_replaced(capsys: pytest.CaptureFixture[str], solved: dict[str, Any]) -> None:
+    class Unwritten(Batching):
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def fill(self, step: Any) -> None:
+            raise NotImplementedError
+
+        def admits(self, *_: Any) -> bool:
+            raise NotImplementedError
+
+        def choose(self, *_: Any) -> Any:
+            raise NotImplementedError
+
+    for usable, name in (
+        (lab.usable_joining, "Joining"),
+        (lab.usable_chunked, "Chunked"),
+        (lab.usable_headroom, "Headroom"),
+        (lab.usable_spread, "Spread"),
+        (lab.usable_quick, "Quick"),
+    ):
+        assert usable(Unwritten) is getattr(lab, name)
+        assert "not written yet: the lab's was taken" in capsys.readouterr().out
+        assert usable(solved[name]) is solved[name] and capsys.readouterr().out == ""
+    assert lab.usable_chunked(lambda chunk: lab.Joining()) is lab.Chunked
+    assert "does not pass its first checks" in capsys.readouterr().out
+
+
+def test_the_stored_run_shows_what_the_text_says(said: dict[str, str]) -> None:
+    rows = re.findall(r"(\d+) steps on paper, +(\d+) under the scheduler", said["task-1-serve"])
+    assert len(rows) == 2 and all(paper == scheduler for paper, scheduler in rows)
+    assert "9 of 9 answers are generate's, word for word; the same under" in said["task-5-decoder"]
+    preempted = [int(count) for count in re.findall(r"(\d+) preemptions", said["task-5-decoder"])]
+    assert preempted[0] <= preempted[1] > 0
+    whole, pieces = map(float, re.findall(r"for ([\d.]+) ms", said["task-5-measured"]))
+    assert pieces < whole
+    table = [line.split() for line in said["task-5-table"].splitlines()[2:]]
+    assert len(table) == 6 and all(row[1] == row[2] and row[3] == row[4] for row in table)
+
+
+def test_the_open_answer_has_the_numbers_of_the_run(source: Any, said: dict[str, str]) -> None:
+    table = {row[0]: row for row in map(str.split, said["task-5-table"].splitlines()[2:])}
+    text = next(cell.source for cell in source.cells if cell.id == "task-5-open")
+    assert f"longer than {table['25'][1]} ms for a token, and with chunks of 100 {table['100'][1]} ms" in text
+    assert f"after {table['25'][3]} ms instead of {table['100'][3]} ms" in text
+    assert f"a gap of {table['1000'][1]} ms" in text
+
+
+# ------------------------------------------------------------------ inputs that are drawn
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_check_lets_the_right_answer_pass(solved: dict[str, Any], seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    lab.check_static_steps(solved["static_steps"], lab.drawn_lengths(draw, 25), int(draw.integers(2, 8)))
+    lab.check_continuous_steps(solved["continuous_steps"], lab.drawn_lengths(draw, 25), int(draw.integers(2, 8)))
+    for check in (lab.check_fills, lab.check_paper, lab.check_overtakes):
+        check(solved["Joining"], draw)
+    for chunked in (lab.check_no_stall, lab.check_limit, lab.check_nothing_left, lab.check_in_order):
+        chunked(solved["Chunked"], draw)
+    lab.check_admits(solved["Headroom"], *lab.drawn_sizes(draw))
+    lab.check_chooses(solved["Spread"], *lab.drawn_rows(draw))
+    lab.check_few_preemptions(solved["Headroom"], draw)
+    lab.check_quick_enough(solved["Headroom"], draw)
+    lab.check_spread(solved["Spread"], draw)
+    lab.check_longest_gap(solved["longest_gap"], **lab.drawn_case(draw))
+    lab.check_first_token(solved["first_token"], **lab.drawn_case(draw))
+    lab.check_chunk_for(solved["chunk_for"], **lab.drawn_promise(draw))
+    lab.check_chunk_for(solved["chunk_for"], **lab.drawn_promise(draw, chunk=0))
+    lab.check_quicker(solved["Quick"], draw)
+    lab.check_begins(solved["Quick"], draw)
+
+
+def test_a_drawn_server_keeps_its_promise_by_one_chunk() -> None:
+    for seed in range(20):
+        server = lab.your_server(seed)
+        where = server.decoding, server.overhead, server.per_token
+        chunk = lab.chunk_for(server.gap, *where)
+        assert chunk is not None and 40 <= chunk < 400 < server.prompt
+        lab.check_my_chunk(chunk, server)
+        assert "were promised" in told(lab.check_my_chunk, chunk + 1, server)
+
+
+# ------------------------------------------------------------------ what a wrong answer is told
+
+
+def test_what_steps_on_paper_are_told() -> None:
+    lengths = [3, 1, 4, 1, 5]
+    assert "not its mean" in told(lab.check_static_steps, lambda *_: 9.5, lengths, 2)
+    assert "its own longest member" in told(lab.check_static_steps, lambda *_: 15, lengths, 2)
+    assert "that is what continuous" in told(lab.check_static_steps, lab.continuous_steps, lengths, 2)
+    assert "that is what whole batches take" in told(lab.check_continuous_steps, lab.static_steps, lengths, 2)
+    assert "as if no slot were ever empty" in told(lab.check_continuous_steps, lambda *_: 7, lengths, 2)
+    assert "must be a number, got None" in told(lab.check_continuous_steps, lambda *_: None, lengths, 2)
+
+
+class OneByOne(Batching):
+    """Whole batches of those who are there."""
+
+    def fill(self, step: Any) -> None:
+        if not step.running:
+            for sequence in list(step.waiting):
+                step.admit(sequence, step.behind(sequence))
+        for sequence in list(step.running):
+            step.run(sequence, step.behind(sequence))
+
+
+class Passing(lab.Joining):
+    """Small ones pass a large one that does not fit."""
+
+    def fill(self, step: Any) -> None:
+        for sequence in list(step.running):
+            step.run(sequence, step.behind(sequence))
+        for sequence in list(step.waiting):
+            step.admit(sequence, step.behind(sequence))
+
+
+class Walking(lab.Joining):
+    """Walks along the queue while it changes."""
+
+    def fill(self, step: Any) -> None:
+        for sequence in list(step.running):
+            step.run(sequence, step.behind(sequence))
+        for sequence in step.waiting:
+            step.admit(sequence, step.behind(sequence))
+
+
+class Asking(Batching):
+    """Asks for ever."""
+
+    def fill(self, step: Any) -> None:
+        while step.waiting:
+            step.admit(step.waiting[0], 1)
+
+
+class Nothing(Batching):
+    def fill(self, step: Any) -> None:
+        pass
+
+
+def test_what_a_policy_is_told() -> None:
+    said = told(lab.check_joins, OneByOne)
+    assert "step 3 computes A 1, and should compute A 1, B 4" in said and "B is there from 0.010 s on" in said
+    assert "step 3 computes B 1, and should compute B 1, C 2" in told(lab.check_leaves, OneByOne)
+    assert "loses whom you admit" in told(lab.check_all_at_once, Walking)
+    assert "C begins before it" in told(lab.check_queue, Passing)
+    assert "those behind it wait" in told(lab.check_overtakes, Passing, np.random.default_rng(1))
+    assert "fill() lets nobody compute, though 1 wait" in told(lab.check_joins, Nothing)
+    assert "10,000 times in one step" in told(lab.check_leaves, Asking)
+    assert "waits though" in told(lab.check_fills, OneByOne, np.random.default_rng(1))
+    assert "those are whole batches" in told(lab.check_paper, OneByOne, np.random.default_rng(2))
+
+    class Floating(Batching):
+        def fill(self, step: Any) -> None:
+            step.admit(step.waiting[0], 2.0)
+
+    assert "whole number of tokens, got 2.0" in told(lab.check_joins, Floating)
+
+    class Numbered(Batching):
+        def fill(self, step: Any) -> None:
+            step.run(0, 1)
+
+    assert "takes a sequence of step.running or step.waiting, got 0" in told(lab.check_joins, Numbered)
+
+
+def test_what_chunks_are_told() -> None:
+    whole = lambda chunk: lab.Chunked(10_000)  # noqa: E731
+    assert "at most 4 tokens of prompts in a step" in told(lab.check_pieces, whole)
+    assert "and the chunk is" in told(lab.check_limit, whole, np.random.default_rng(1))
+
+    class PromptsFirst(lab.Chunked):
+        def fill(self, step: Any) -> None:
+            for sequence in [one for one in step.running if step.behind(one) > 1]:
+                step.run(sequence, self.chunk)
+            lab.Chunked.fill(self, step)
+
+    assert "A, which decodes, waits for its token" in told(lab.check_goes_on, PromptsFirst)
+    assert "decodes and has no token in step" in told(lab.check_no_stall, PromptsFirst, np.random.default_rng(1))
+    small = lambda chunk: lab.Chunked(max(1, chunk // 4))  # noqa: E731
+    assert "12 are enough" in told(lab.check_goes_on, lambda chunk: lab.Chunked(2))
+    assert "more would be within chunk and budget" in told(lab.check_nothing_left, small, np.random.default_rng(1))
+    assert "which came before it" in told(
+        lab.check_in_order, lambda chunk: lab.Quick(aging=1e-6), np.random.default_rng(1)
+    )
+
+
+def test_what_an_admission_is_told() -> None:
+    class Everybody(lab.Headroom):
+        def admits(self, *_: Any) -> bool:
+            return True
+
+    said = told(lab.check_admits, Everybody, *lab.BY_HAND)
+    assert "in 18 blocks of 16: admits() says True, and they come to 19 blocks" in said
+    assert "where whatever fits now begins" in told(lab.check_few_preemptions, Everybody, np.random.default_rng(1))
+
+    class Never(lab.Headroom):
+        def admits(self, *_: Any) -> bool:
+            return False
+
+    assert "nearly nobody gets as long" in told(lab.check_quick_enough, Never, np.random.default_rng(1))
+
+    class Words(lab.Headroom):
+        def admits(self, *_: Any) -> Any:
+            return "yes"
+
+    assert "must return True or False, got 'yes'" in told(lab.check_admits, Words, *lab.BY_HAND)
+
+
+def test_what_a_choice_is_told() -> None:
+    class Twice:
+        def choose(self, candidates: Any, pool: Any) -> Any:
+            return max(list(candidates), key=lambda one: one.num_computed) if list(candidates) else None
+
+    assert "they can be gone through once" in told(lab.check_chooses, Twice, *lab.BY_HAND_ROWS)
+    said = told(lab.check_chooses, LeastComputed, *lab.BY_HAND_ROWS)
+    assert "40 (1x), 90 (0x), 70 (0x)" in said and "takes the 1st, and the 3rd should go" in said
+
+
+class Hard:
+    """The same one, again and again."""
+
+    def choose(self, candidates: Any, pool: Any) -> Any:
+        return max(candidates, key=lambda one: (one.preemptions, one.num_computed), default=None)
+
+
+def test_who_is_hit_again_and_again_is_named() -> None:
+    said = told(lab.check_spread, Hard, np.random.default_rng(1))
+    assert re.search(r"one request is preempted \d+ times with your choice, and none more than \d+ times", said)
+
+
+def test_what_formulas_are_told() -> None:
+    case = {"chunk": 200, "prompt": 900, "decoding": 12, "overhead": 0.008, "per_token": 0.0001}
+    assert "without those who decode" in told(lab.check_longest_gap, lambda **_: 0.028, **case)
+    assert "it comes in chunks" in told(lab.check_longest_gap, lambda **_: 0.0992, **case)
+    assert "the last is not full" in told(lab.check_first_token, lambda **_: 4.5 * 0.0092 + 0.09, **case)
+    assert "every step as long as a full one" in told(lab.check_first_token, lambda **_: 5 * 0.0292, **case)
+    promise = {"gap": 0.02005, "decoding": 12, "overhead": 0.008, "per_token": 0.0001}
+    assert "one more than the promise allows" in told(lab.check_chunk_for, lambda **_: 109, **promise)
+    assert "a chunk is a whole number" in told(lab.check_chunk_for, lambda **_: 108.5, **promise)
+    assert "and 108 tokens are within the promise" in told(lab.check_chunk_for, lambda **_: None, **promise)
+    assert "should be None" in told(lab.check_chunk_for, lambda **_: 0, **(promise | {"gap": 0.009}))
+    server = lab.your_server(3)
+    assert "to spare: a larger one" in told(lab.check_my_chunk, 5, server)
+    with pytest.raises(NotImplementedError, match="my_chunk"):
+        lab.check_my_chunk(None, server)
+
+
+def test_what_an_order_is_told() -> None:
+    assert "where the first to come goes first" in told(lab.check_quicker, lab.Joining, np.random.default_rng(1))
+    said = told(lab.check_begins, lambda: lab.Quick(aging=1e-6), np.random.default_rng(1))
+    assert "let waiting count" in said
+
+
+# ------------------------------------------------------------------ pictures, the benchmark
+
+
+def test_pictures_carry_their_numbers() -> None:
+    run = lab.with_a_prompt(lab.Chunked(100), decoding=3)
+    picture = lab.draw_gaps({"chunks": run}, name="gaps", caption="", promised=0.02)
+    assert picture.data is not None and list(picture.data["request"]) == ["A", "B", "C"]
+    assert max(picture.data["longest gap (ms)"]) == pytest.approx(1e3 * run.longest_gap, abs=0.01)
+    assert f"at most {1e3 * run.longest_gap:.1f} ms" in picture.alt
+    load = lab.tight_load(np.random.default_rng(1), requests=12)
+    rooms = {"now": lab.serve_tight(load, FitsNow())}
+    assert "preemptions" in lab.draw_room(rooms, name="room", caption="").alt
+    asks = [lab.Ask(4, 6), lab.Ask(4, 3)]
+    waits = lab.draw_waits({"first": lab.serve(Continuous(), asks)}, asks, name="waits", caption="")
+    assert waits.data is not None and list(waits.data["answer"]) == [6, 3]
+    batches = lab.draw_batches({"a": Static(2), "b": Continuous()}, asks, name="batches", caption="", slots=2)
+    assert "Gantt" in batches.alt
+
+
+def test_the_benchmark_names_cells_that_are_there(source: Any) -> None:
+    bench = benchmark("continuous_batching_lab", source)
+    cells = {cell.id: cell.source for cell in source.cells}
+    assert bench.PRINTED in cells["end"]
+    assert set(re.findall(r'^    "([^"]+)": ', cells["end"], re.M)) == set(lab.book()["numbers"])
