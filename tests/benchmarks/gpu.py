@@ -1,12 +1,12 @@
 """Everything that needs a GPU to be believed, in one script of a few minutes.
 
-    python tests/benchmarks/gpu.py [--out FILE] [--quick]
+    python tests/benchmarks/gpu.py [--out FILE] [--quick] [--part NAME] [--minutes 8]
 
 Runs from a bare checkout (PYTHONPATH=lib) on torch and numpy, and on triton for the kernels, whose parts are otherwise
-skipped by name. Each part is a function that takes the device and returns plain data; a part that raises is recorded
-with its error, and the others still run. Without a GPU, or with --quick, the same code runs small, and without a GPU on
-the CPU (kernels in Triton's interpreter), so that it cannot rot: those figures say nothing about a GPU, and the record
-says which it is.
+skipped by name. Each part is a function that takes the device and returns plain data. A part that raises is recorded
+with its error, and the others still run; what no time is left for is named in its place. Without a GPU, or with
+--quick, the same code runs small, and without a GPU on the CPU (kernels in Triton's interpreter), so that it cannot
+rot: those figures say nothing about a GPU, and the record says which it is.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import gpu_serving
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -55,6 +56,11 @@ class Setting:
 
     device: torch.device
     quick: bool
+    until: float  # by time.monotonic()
+
+    def left(self) -> float:
+        """Seconds that remain."""
+        return self.until - time.monotonic()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -153,6 +159,9 @@ def decode(setting: Setting) -> dict:
     batches = (1, 4) if setting.quick else (1, 2, 4, 8, 16, 32, 64, 128, 256)
     rows = []
     for name in names:
+        if setting.left() < _LEAST:
+            rows.append({"model": name, "skipped": "no time left"})
+            continue
         model = Model(
             shape(name), Weights.random(shape(name), dtype=setting.dtype, device=setting.device), path="plain"
         )
@@ -573,12 +582,17 @@ def _host_seconds(setting: Setting, call: Callable[[], object]) -> float:
     return (time.perf_counter() - start) / runs
 
 
+_LEAST = 20.0  # seconds that a part is begun with
 PARTS: dict[str, Callable[[Setting], dict]] = {
     "parity": parity,
     "sampling": sampling,
     "attention": attention,
     "invariance": invariance,
     "engine": engine,
+    "captured": gpu_serving.captured,
+    "memory": gpu_serving.memory,
+    "steps": gpu_serving.steps,
+    "mixed": gpu_serving.mixed,
     "paged_decode": paged_decode,
     "paged_prefill": paged_prefill,
     "write": write,
@@ -592,11 +606,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="write the record (JSON) here; default: standard output")
     parser.add_argument("--quick", action="store_true", help="run small, whatever the device")
     parser.add_argument("--part", choices=PARTS, action="append", help="run only this part (may be repeated)")
+    parser.add_argument("--minutes", type=float, default=8.0, help="begin nothing that would end later (default: 8)")
     args = parser.parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, which is not yet
-    setting = Setting(device, quick=args.quick or device.type == "cpu")
+    setting = Setting(device, args.quick or device.type == "cpu", time.monotonic() + 60 * args.minutes)
     record: dict = {
         "date": datetime.now(UTC).date().isoformat(),
         "command": "python tests/benchmarks/gpu.py" + (" --quick" if args.quick else ""),
@@ -609,7 +624,7 @@ def main(argv: list[str] | None = None) -> int:
     for name in args.part or PARTS:
         start = time.perf_counter()
         try:
-            result = PARTS[name](setting)
+            result = PARTS[name](setting) if setting.left() > _LEAST else {"skipped": "no time left"}
         except Exception:
             failed.append(name)
             result = {"error": traceback.format_exc(limit=3)}

@@ -124,7 +124,8 @@ class Batch:
             blocks.append(mine)
         context_lens = np.array(stops, dtype=np.int32)
         if len(token_ids) == len(stops):  # decoding
-            query_lens, positions = np.ones(len(stops), dtype=np.int32), context_lens - np.int64(1)
+            query_lens: np.ndarray = np.ones(len(stops), dtype=np.int32)
+            positions: np.ndarray = context_lens - np.int64(1)
             logit_rows = np.arange(len(spans)) if all(wanted) else np.flatnonzero(wanted)
         else:
             query_lens = context_lens - np.array(starts, dtype=np.int32)
