@@ -32,7 +32,7 @@ from underload.request import (
 from underload.scheduling import Scheduler, Shedding, SizeOrTimeout, Static
 
 BLOCK = 4
-HANG = 60.0
+HANG = 300.0
 
 
 class Paced(PaperExecutor):
@@ -61,9 +61,10 @@ class Endless(Paced):
         return result
 
 
-def engine_of(blocks: int = 256, *, executor=Paced, on_step=None, clock=None, pool=None, **limits) -> Engine:
-    pool = pool or BlockPool(blocks, BLOCK)
-    return Engine(Scheduler(pool, **limits), executor(blocks, BLOCK), clock or WallClock(), on_step=on_step)
+def engine_of(blocks: int = 256, *, executor=Paced, on_step=None, clock=None, lookahead=0, **limits) -> Engine:
+    scheduler = Scheduler(BlockPool(blocks, BLOCK), **limits)
+    executor = executor(blocks, BLOCK)
+    return Engine(scheduler, executor, clock or WallClock(), on_step=on_step, lookahead=lookahead)
 
 
 def tokens(stream) -> list[int]:
@@ -100,13 +101,14 @@ def test_a_stream_is_what_the_request_says_alone():
     at_rest(engine)
 
 
-def test_samples_come_on_one_stream_and_each_says_when_it_ends():
-    prompt = talkative(1, 12)[0]
-    with OnlineEngine(engine_of()) as online:
-        got = list(online.add_request(prompt, params(12, n=3)))
+@pytest.mark.parametrize("lookahead", [0, 2])
+def test_samples_come_on_one_stream_and_each_says_when_it_ends(lookahead):
+    prompt = talkative(1, 12)[0] + [3]  # of a length with which it can be computed ahead
+    with OnlineEngine(engine_of(lookahead=lookahead)) as online:
+        got = list(online.add_request(prompt, params(30, n=3)))
     for sample in range(3):
         mine = [token for token in got if token.sample == sample]
-        assert [token.token_id for token in mine] == alone(prompt, 12, sample)
+        assert [token.token_id for token in mine] == alone(prompt, 30, sample)
         assert [token.finish_reason for token in mine[:-1]] == [None] * (len(mine) - 1)
         assert mine[-1].finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -308,8 +310,9 @@ def test_a_stream_that_nobody_reads_runs_to_its_end_and_holds_no_more_than_was_a
     assert [tokens(stream) for stream in streams] == [alone(prompt, 40) for prompt in prompts]
 
 
-def test_cancelling_before_during_and_after_in_any_interleaving_loses_no_block():
-    engine = engine_of(96, max_num_seqs=8, max_num_batched_tokens=24)
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_cancelling_before_during_and_after_in_any_interleaving_loses_no_block(lookahead):
+    engine = engine_of(96, lookahead=lookahead, max_num_seqs=8, max_num_batched_tokens=24)
     prompts = talkative(40, 30)
     ended = []
 
@@ -342,8 +345,9 @@ def test_cancelling_before_during_and_after_in_any_interleaving_loses_no_block()
 # ---- many ----------------------------------------------------------------------------------------------------------
 
 
-def test_two_hundred_streams_from_threads_and_event_loops_at_once():
-    engine = engine_of(512, max_num_seqs=64, max_num_batched_tokens=256)
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_two_hundred_streams_from_threads_and_event_loops_at_once(lookahead):
+    engine = engine_of(512, lookahead=lookahead, max_num_seqs=64, max_num_batched_tokens=256)
     rng = random.Random(5)
     asked = [([rng.randrange(1, 40) for _ in range(rng.randrange(1, 12))], rng.randrange(1, 24)) for _ in range(200)]
     got: dict[int, list[int]] = {}
@@ -381,6 +385,45 @@ def test_a_thousand_that_come_while_others_run_are_all_answered_in_bounded_books
         assert [tokens(stream) for stream in streams] == [alone([i % 30 + 1], 2) for i in range(1000)]
         assert len(engine.finished) <= 100 and len(engine.steps) <= 100
         assert online._streams == {}
+
+
+def test_two_hundred_streams_of_text_from_pocket():
+    """The real decoder, threads and event loops: every text is that of the naive loop, and is cut where it is cut."""
+    from underload.decoder import decoder_engine, load_model
+    from underload.decoder import generate as naively
+
+    model = load_model("pocket", device="cpu", path="fast", batch_invariant=True)
+    words = ("A batch of", "The queue", "Once", "In the", "Nobody waits", "eight", "The train", "We")
+    texts = [f"{word} {other}" for word in words for other in words]
+    wishes = [
+        SamplingParams(max_tokens=4 + i % 5, temperature=0, stop=("er", "."), ignore_eos=True) for i in range(200)
+    ]
+    ids = [model.tokenizer.encode(texts[i % len(texts)]) for i in range(200)]
+    naive = [one.text for one in naively(model, ids, wishes)]
+    got: dict[int, str] = {}
+    engine = decoder_engine(model, num_blocks=150, block_size=8, max_num_seqs=48, max_num_batched_tokens=128)
+
+    def in_thread(number: int, online: OnlineEngine) -> None:
+        got[number] = "".join(token.text for token in online.add_request(ids[number], wishes[number]))
+
+    async def in_loop(numbers: range, online: OnlineEngine) -> None:
+        async def one(number: int) -> None:
+            stream = online.add_request(ids[number], wishes[number])
+            got[number] = "".join([token.text async for token in stream])
+
+        await asyncio.gather(*map(one, numbers))
+
+    with OnlineEngine(engine) as online, ThreadPoolExecutor(40) as clients:
+        jobs = [clients.submit(in_thread, number, online) for number in range(80)]
+        jobs += [
+            clients.submit(lambda first=first: asyncio.run(in_loop(range(first, first + 40), online)))
+            for first in (80, 120, 160)
+        ]
+        for job in jobs:
+            job.result(HANG)
+    assert [got[number] for number in range(200)] == naive
+    assert len(set(naive)) > 20 and engine.scheduler.pool.num_used == 0
+    model.close()
 
 
 # ---- asyncio -------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from underload.request import (
     UnderloadError,
     VirtualClock,
 )
-from underload.scheduling import Plan, StepResult
+from underload.scheduling import Plan, Sampled, StepResult, Work
 
 # A main thread waits in slices: where the system cannot interrupt a wait for a lock, Ctrl-C is heard between two.
 _SLICE = 0.2  # s
@@ -100,6 +100,7 @@ class Stream:
         self._over = False
         self._failure: UnderloadError | None = None
         self._waiters: list[asyncio.Future[None]] = []  # of readers in event loops
+        self._told = [0] * len(request.sequences)  # tokens of each sample that were put in
 
     @property
     def request_id(self) -> str:
@@ -180,8 +181,15 @@ class Stream:
 
     # ---- the loop's side ----------------------------------------------------------------------------------------
 
-    def _put(self, tokens: list[Token]) -> list[asyncio.Future[None]]:
-        """Add tokens; who in an event loop is to be woken."""
+    def _put(self, work: Work, sampled: list[Sampled]) -> list[asyncio.Future[None]]:
+        """Add what a step drew; who in an event loop is to be woken."""
+        sequences = self.request.sequences if work.samples > 1 else [work.sequence]
+        tokens = []
+        for sequence, one in zip(sequences, sampled):
+            # One that failed was not appended, nor was one that was drawn before it was seen that its sample had ended.
+            if len(sequence.tokens) - sequence.prompt_len > self._told[sequence.index]:
+                self._told[sequence.index] += 1
+                tokens.append(Token(sequence.index, one.token_id, one.text, sequence.finish_reason, one.draw))
         with self._changed:
             self._tokens += tokens
             return self._wake()
@@ -439,13 +447,7 @@ class OnlineEngine:
             stream = self._streams.get(request.request_id)
             if stream is None or stream.request is not request:
                 continue
-            sequences = request.sequences if work.samples > 1 else [work.sequence]
-            tokens = [
-                Token(sequence.index, one.token_id, one.text, sequence.finish_reason, one.draw)
-                for sequence, one in zip(sequences, sampled)
-                if one.error is None
-            ]
-            woken += stream._put(tokens)
+            woken += stream._put(work, sampled)
         self._ring(woken)
         if self._on_step is not None:
             self._on_step(plan, result, record)
