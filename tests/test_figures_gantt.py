@@ -20,7 +20,7 @@ EIGHT = {"A": (6, 3), "B": (10, 12), "C": (4, 5), "D": (8, 4), "E": (9, 6), "F":
 
 
 def record(
-    batching: Batching, *, requests: dict[str, tuple[int, int]] = EIGHT, n: int = 1, blocks: int = 100, **limits: int
+    batching: Batching, *, requests: dict[str, tuple[int, int]] = EIGHT, n: int = 1, blocks: int = 100, **limits: Any
 ) -> tuple[figures.BatchRecording, list[Plan], list[StepRecord]]:
     """A recording, the plans it saw, and their records."""
     recording, plans = figures.BatchRecording(), []
