@@ -94,6 +94,35 @@ def test_a_task_that_costs_another_s_points_is_noticed(tmp_path: Path) -> None:
     assert any("task 1" in said and "task-2-check earned 1 points" in said for said in found.complaints)
 
 
+def costs(found: Verified, part: str) -> int:
+    """In how many answers of task 1 a part of another task lost points."""
+    return sum(said.startswith("task 1") and f"': {part} earned" in said for said in found.complaints)
+
+
+def test_what_an_answer_reaches_by_way_of_others_runs_with_each_of_its_wrong_answers(tmp_path: Path) -> None:
+    """By a given function that stands before the answer, and by another task's answer that calls that."""
+    lab = task_lab()
+    cell(lab, "task-2-halve").source = cell(lab, "task-2-halve").source.replace("x / 2", "two(x) / 4")
+    setup = next(one for one in lab.cells if one.id == "setup")
+    setup.source += "\n\ndef two(x):\n    return double(x)"
+    found = check(tmp_path, lab)
+    assert (costs(found, "task-2-check"), costs(found, "task-3-check")) == (6, 0)
+
+
+def test_what_an_answer_reaches_unseen_is_noticed_by_one_of_its_wrong_answers(tmp_path: Path) -> None:
+    lab = task_lab()
+    test = cell(lab, "task-3-check")
+    test.source = test.source.replace("treble(2) == 6", "treble(globals()['dou' + 'ble'](1)) == 6")
+    assert costs(check(tmp_path, lab), "task-3-check") == 1
+
+
+def test_a_lab_whose_own_cells_fail_is_a_complaint(tmp_path: Path) -> None:
+    lab = task_lab()
+    next(one for one in lab.cells if one.id == "setup").source += "\n1 / 0"
+    (said,) = check(tmp_path, lab).complaints
+    assert "cell setup fails before any answer: ZeroDivisionError" in said
+
+
 def test_an_answer_that_loses_nothing_or_too_few_answers_are_noticed(tmp_path: Path) -> None:
     right = WRONG.format(number=99).replace("x + 99 + 5", "x + x")
     found = check(tmp_path, task_lab(), ALL.replace("wrong 5", "wrong five", 1).split("[[wrong]]", 2)[2].join(

@@ -61,19 +61,20 @@ class Root:
             raise
         return process
 
-    def fork(self, folder: Path) -> Process:
-        """A copy of the present state, shut into `folder`."""
+    def fork(self, folder: Path | None = None, *, shut_in: bool = True) -> Process:
+        """A copy of the present state, in `folder` (one of its own if None) and shut into it unless only the lab's own
+        cells will run in it."""
         with self._lock:
             if self._closed:
                 raise LabError("grading was stopped")
             if self._process.alive:
                 try:
-                    return self._process.fork(folder=folder)
+                    return self._process.fork(folder=folder, shut_in=shut_in)
                 except LabError:  # it has ended just now, or cannot go on
                     pass
             self._process.close()
             self._process = self._start()
-            return self._process.fork(folder=folder)
+            return self._process.fork(folder=folder, shut_in=shut_in)
 
     def close(self) -> None:
         """End it, and every process that was forked from it."""

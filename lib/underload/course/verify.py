@@ -1,14 +1,16 @@
 """Whether a lab's grader is right: the hand-out earns nothing, the solution everything, and typical wrong answers what
 they should, and no other task's points with them.
 
-A wrong answer runs from the lab's state before its task: one process goes through the solution once and is forked where
-a task begins, so that a wrong answer costs a fork and the cells from there on. Of each lab one wrong answer is graded
-end to end besides, as a submission. The solution's marks are those that the run under nbval stored and compared; here
-they are read.
+A wrong answer runs from the lab's state before its task: one process goes through the solution once and is forked
+where a task begins, so that a wrong answer costs a fork and the cells that it can reach: its own task's, and what reads
+a name that they bind, however indirectly. The first wrong answer of each task runs with everything after it, so that a
+task that reaches others by another way is noticed too. Of each lab one wrong answer is graded end to end besides, as a
+submission. The solution's marks are those that the run under nbval stored and compared; here they are read.
 """
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +20,14 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from underload.course.answers import solved
-from underload.course.assemble import Step, assemble, given_names
-from underload.course.attempt import load_library
+from underload.course.assemble import Step, as_python, assemble, bound, given_names
+from underload.course.attempt import Root
 from underload.course.handout import handout
 from underload.course.inspection import faults
+from underload.course.marks import LabError
 from underload.course.outline import Outline, name_of, outline
 from underload.course.points import number
-from underload.course.process import Process
+from underload.course.process import Limits, Process
 from underload.course.source import read_notebook
 from underload.course.wrong import Wrong, read_wrong
 
@@ -69,8 +72,12 @@ def verify(path: Path, wrong: Path | None = None, *, workers: int = 2) -> Verifi
     found.harmless = len(answers) - found.wrong
     found.complaints += _enough(source, lab, answers)
     found.complaints += stored_marks(source, lab)
-    found.complaints += _run_all(source, lab, answers, workers, found)
-    found.complaints += _end_to_end(source, answers)
+    try:
+        with Root(source, Limits()) as root:
+            found.complaints += _run_all(root, source, answers, workers, found)
+            found.complaints += _end_to_end(root, source, answers)
+    except LabError as error:
+        found.complaints.append(str(error))
     found.seconds = time.perf_counter() - began
     return found
 
@@ -108,43 +115,38 @@ def stored_marks(source: NotebookNode, lab: Outline) -> Iterator[str]:
 
 
 def _run_all(
-    source: NotebookNode, lab: Outline, answers: Sequence[Wrong], workers: int, found: Verified
+    root: Root, source: NotebookNode, answers: Sequence[Wrong], workers: int, found: Verified
 ) -> Iterator[str]:
-    names = given_names(source)
+    lab, names = root.outline, given_names(source)
     steps = assemble(source).steps
+    reads = [_reads(step.source) for step in steps]
     full = {part.name: part.points for part in lab.parts if not part.manual}
-    with Process.start() as root, ThreadPoolExecutor(workers) as pool:
-        load_library(root, lab)
-        begins = next(index for index, step in enumerate(steps) if step.role == "answer")
-        for step in steps[:begins]:
-            error = root.run(step.source, name=step.name).error
-            if error:
-                yield f"the given cell {step.name} fails: {error}"
-        untouched = assemble(source, handout(source)).steps
-        with root.fork() as blank:
-            earned = _go(blank, untouched[begins:], lab, names)
-        for name, (points, _) in earned.items():
-            if points:
-                yield f"the hand-out earns {number(points)} points in {name}; it must earn 0"
+    begins = len(root.steps)
+    untouched = assemble(source, handout(source)).steps
+    with root.fork() as blank:
+        earned = _go(blank, untouched[begins:], lab, names)
+    for name, (points, _) in earned.items():
+        if points:
+            yield f"the hand-out earns {number(points)} points in {name}; it must earn 0"
+    with root.fork(shut_in=False) as process, ThreadPoolExecutor(workers) as pool:
         seen: set[str] = set()
         spent = 0.0
         for index, step in enumerate(steps[begins:], begins):
             if step.role == "answer" and step.task not in seen:
                 seen.add(str(step.task))
-                rest = steps[index:]
                 mine = [one for one in answers if one.task == step.task]
+                rests = [
+                    steps[index:] if place == 0 else reached(one, steps, reads, index) for place, one in enumerate(mine)
+                ]
                 began = time.perf_counter()
-                for one, complaints in zip(
-                    mine,
-                    pool.map(lambda one, rest=rest: list(_try(root, one, rest, lab, names, full)), mine),
-                    strict=True,
-                ):
+                tried = pool.map(lambda one, rest: list(_try(process, one, rest, lab, names, full)), mine, rests)
+                for one, complaints in zip(mine, tried, strict=True):
                     yield from (f"{one}: {complaint}" for complaint in complaints)
                 spent += time.perf_counter() - began
             if step.role == "test":
                 part = lab.part(step.name)
                 for secret in SECRETS:
-                    tested = root.test(
+                    tested = process.test(
                         step.source, name=step.name, library=_library(lab, part.task), given=names, hidden_seed=secret
                     )
                     if tested.points != part.points:
@@ -152,10 +154,52 @@ def _run_all(
                         drawn = f" with hidden inputs drawn from {secret!r}" if secret else ""
                         yield f"the solution earns {number(tested.points)} of {part.name}{drawn}: {why}"
             else:
-                error = root.run(step.source, name=step.name).error
+                error = process.run(step.source, name=step.name).error
                 if error:
                     yield f"the cell {step.name} fails with the solutions before it: {error}"
         found.seconds_each = spent / max(1, len(answers))
+
+
+def reached(one: Wrong, steps: Sequence[Step], reads: Sequence[frozenset[str]], begin: int) -> list[Step]:
+    """The steps from `begin` on that a wrong answer can reach: its task's tests and those that read a name bound by its
+    task's answers, by the wrong one, or by a cell that itself reads such a name; and the cells before the last of them.
+
+    reads: the names that each of the steps reads. Functions count as reading what they will read when they are called,
+    so that it does not matter which of them stands first.
+    """
+    own = [step.role == "answer" and step.task == one.task for step in steps]
+    dirty = {
+        name
+        for step, mine in zip(steps, own)
+        if mine
+        for name in bound(step.source) | bound(one.code.get(step.name, ""))
+    }
+    count = -1
+    while count != len(dirty):
+        count = len(dirty)
+        for step, read in zip(steps, reads):
+            if step.role != "test" and not dirty.isdisjoint(read):
+                dirty |= bound(step.source)
+    wanted = [
+        index
+        for index, (step, read) in enumerate(zip(steps, reads))
+        if index >= begin and step.role == "test" and (step.task == one.task or not dirty.isdisjoint(read))
+    ]
+    last = max(wanted, default=begin - 1)
+    return [steps[index] for index in range(begin, last + 1) if steps[index].role != "test" or index in wanted]
+
+
+def _reads(code: str) -> frozenset[str]:
+    """Every name in a cell; attributes and strings that are a name count too: one too many only costs time."""
+    found = set()
+    for node in ast.walk(ast.parse(as_python(code))):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return frozenset(found)
 
 
 def _library(lab: Outline, task: str) -> tuple[str, ...]:
@@ -181,11 +225,11 @@ def _failed(checks: Sequence[object]) -> str:
 
 
 def _try(
-    root: Process, one: Wrong, rest: Sequence[Step], lab: Outline, names: frozenset[str], full: Mapping[str, float]
+    process: Process, one: Wrong, rest: Sequence[Step], lab: Outline, names: frozenset[str], full: Mapping[str, float]
 ) -> Iterator[str]:
-    """What one wrong answer earned against what it should; it runs with everything after it."""
+    """What one wrong answer earned against what it should, in the steps that it runs with."""
     steps = [Step(s.role, s.name, one.code.get(s.name, s.source), s.task) for s in rest]
-    with root.fork() as child:
+    with process.fork() as child:
         earned = _go(child, steps, lab, names)
     for name, (points, why) in earned.items():
         wanted = one.earns.get(name, full[name])
@@ -196,14 +240,14 @@ def _try(
         yield f"that it uses {one.uses} was not seen"
 
 
-def _end_to_end(source: NotebookNode, answers: Sequence[Wrong]) -> Iterator[str]:
+def _end_to_end(root: Root, source: NotebookNode, answers: Sequence[Wrong]) -> Iterator[str]:
     """One wrong answer as a submission, through everything that a submission goes through."""
     from underload.course.grade import grade_one
 
     one = next((one for one in answers if not one.harmless), None)
     if one is None:
         return
-    result = grade_one(source, solved(source, one.code), "verify")
+    result = grade_one(source, solved(source, one.code), "verify", root=root)
     full = {part.name: part.points for part in result.parts}
     for part in result.parts:
         if part.manual:
