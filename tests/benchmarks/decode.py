@@ -39,18 +39,18 @@ class Process:
         RuntimeError: the engine did not start, with the end of what it printed.
     """
 
-    def __init__(self, name: str, folder: Path, threads: int) -> None:
+    def __init__(self, name: str, folder: Path, threads: int, script: str = "peers.py") -> None:
         self.name = name
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("peers.py")), name, str(folder), str(threads)],
+            [sys.executable, str(Path(__file__).with_name(script)), name, str(folder), str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip
         self.about = self._answer()
 
-    def ask(self, prompts: list[list[int]], new: int) -> dict[str, Any]:
+    def ask(self, prompts: list[list[int]], new: int | list[int], **more: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
-        print(json.dumps({"prompts": prompts, "new": new}), file=self._process.stdin, flush=True)
+        print(json.dumps({"prompts": prompts, "new": new, **more}), file=self._process.stdin, flush=True)
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:

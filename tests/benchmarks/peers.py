@@ -18,6 +18,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,19 @@ class Engine:
 
     def generate(self, prompts: Prompts, new: int) -> Prompts:
         raise NotImplementedError
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer a line of input."""
+        start = time.perf_counter()
+        tokens = self.generate(request["prompts"], request["new"])
+        return {"tokens": tokens, "seconds": time.perf_counter() - start}
+
+    def cpu_seconds(self) -> float:
+        """What the engine has used of the processors so far, in all of its processes."""
+        return time.process_time()
+
+    def close(self) -> None:
+        """Nothing more will be asked."""
 
 
 class Underload(Engine):
@@ -215,10 +229,10 @@ ENGINES: dict[str, type[Engine]] = {
 }
 
 
-def missing(name: str) -> str | None:
+def missing(name: str, engines: Mapping[str, type[Engine]] = ENGINES) -> str | None:
     """The module that engine `name` lacks here, or None."""
-    needs = ENGINES[name].needs
-    extra = ["gguf"] if "llama.cpp" in name else ["transformers"] if name == "ctranslate2" else []
+    needs = engines[name].needs
+    extra = ["gguf"] if "llama.cpp" in name else ["transformers"] if "ctranslate2" in name else []
     return next((module for module in (needs, *extra) if importlib.util.find_spec(module) is None), None)
 
 
@@ -320,24 +334,25 @@ def write_gguf(folder: Path, file: Path, dtype: str) -> None:
 # -------------------------------------------------- the process
 
 
-def serve(name: str, folder: Path, threads: int) -> None:
+def listen(kind: type[Engine], folder: Path, threads: int) -> None:
+    """Be that engine's process: say what it is, then answer line by line until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an engine prints must not pass for an answer
 
     def say(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
-    engine = ENGINES[name](folder, threads)
-    say({"version": engine.version, "weights": engine.weights, "kv": engine.kv})
-    for line in sys.stdin:
-        request = json.loads(line)
-        answer: dict[str, Any] = {}
-        with other_load(answer):
-            start = time.perf_counter()
-            answer["tokens"] = engine.generate(request["prompts"], request["new"])
-            answer["seconds"] = time.perf_counter() - start
-        say(answer)
+    engine = kind(folder, threads)
+    try:
+        say({"version": engine.version, "weights": engine.weights, "kv": engine.kv})
+        for line in sys.stdin:
+            load: dict[str, Any] = {}
+            with other_load(load, own=engine.cpu_seconds):
+                answer = engine.run(json.loads(line))
+            say(answer | load)
+    finally:
+        engine.close()
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    listen(ENGINES[sys.argv[1]], Path(sys.argv[2]), int(sys.argv[3]))
