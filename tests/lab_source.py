@@ -17,6 +17,7 @@ from nbformat import NotebookNode
 from underload.course.outline import outline, role
 
 ROOT = Path(__file__).parents[1]
+LABS = ROOT / "labs"
 
 _GRADED = """if True:
     import sys, time
@@ -41,6 +42,15 @@ def answers(source: NotebookNode) -> dict[str, Any]:
     return names
 
 
+def printed(source: NotebookNode) -> dict[str, str]:
+    """What the stored run of a lab printed below each of its code cells, by the cell's id."""
+    return {
+        cell.id: "".join(output.get("text", "") for output in cell.outputs)
+        for cell in source.cells
+        if cell.cell_type == "code"
+    }
+
+
 def assert_points(source: NotebookNode, points: float, bonus: float, minutes: int) -> None:
     """The lab is worth so much and takes so long, and the headings of its tasks say the same."""
     about = outline(source)
@@ -62,7 +72,7 @@ def assert_library_is_there(source: NotebookNode) -> None:
 def assert_graded_lightly(path: Path, seconds: float = 2.0) -> None:
     """What is graded loads no decoder and no picture, and runs within so many seconds of a processor."""
     command = [sys.executable, "-c", _GRADED, str(path)]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     took, *loaded = ran.stdout.splitlines()[-1].split()
     assert loaded == [] and float(took) < seconds
 

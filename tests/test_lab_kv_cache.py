@@ -7,30 +7,17 @@ from __future__ import annotations
 
 import copy
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import answers, assert_graded_lightly, assert_library_is_there, assert_points, told
+from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, told
 
 from underload.cache import BlockPool, ReservingPool, waste
-from underload.course import read_notebook
 from underload.labs import kv_cache as lab
 from underload.shapes import ModelShape, sequences_that_fit, shape
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "labs" / "kv-cache.ipynb"
-
-
-@pytest.fixture(scope="module")
-def source() -> Any:
-    return read_notebook(SOURCE)
-
-
-@pytest.fixture(scope="module")
-def solved(source: Any) -> dict[str, Any]:
-    return answers(source)
+SOURCE = LABS / "kv-cache.ipynb"
 
 
 # ------------------------------------------------------------------ the notebook

@@ -9,29 +9,17 @@ import re
 import statistics
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import answers, assert_graded_lightly, assert_library_is_there, assert_points
+from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points
 
 from underload import metrics
-from underload.course import read_notebook
 from underload.labs import latency_budget as lab
 from underload.request import Timeline, VirtualClock
 
-SOURCE = Path(__file__).parents[1] / "labs" / "latency-budget.ipynb"
-
-
-@pytest.fixture(scope="module")
-def source() -> Any:
-    return read_notebook(SOURCE)
-
-
-@pytest.fixture(scope="module")
-def solved(source: Any) -> dict[str, Any]:
-    return answers(source)
+SOURCE = LABS / "latency-budget.ipynb"
 
 
 # ------------------------------------------------------------------ the notebook

@@ -14,25 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import answers, assert_graded_lightly, assert_library_is_there, assert_points, benchmark
+from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, benchmark
 
 from underload import metrics, simulation
-from underload.course import read_notebook
 from underload.labs import littles_law as lab
 from underload.queueing import Deterministic, Empirical, Exponential, erlang_b, mg1, mm1, mmc
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "labs" / "littles-law.ipynb"
-
-
-@pytest.fixture(scope="module")
-def source() -> Any:
-    return read_notebook(SOURCE)
-
-
-@pytest.fixture(scope="module")
-def solved(source: Any) -> dict[str, Any]:
-    return answers(source)
+SOURCE = LABS / "littles-law.ipynb"
 
 
 # ------------------------------------------------------------------ the notebook

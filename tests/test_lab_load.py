@@ -10,31 +10,18 @@ import math
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import answers, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
+from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
 
 from underload import metrics, workload
-from underload.course import read_notebook
 from underload.labs import load as lab
 from underload.request import FinishReason, Timeline, UnderloadError
 from underload.simulation import simulate
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "labs" / "load.ipynb"
-
-
-@pytest.fixture(scope="module")
-def source() -> Any:
-    return read_notebook(SOURCE)
-
-
-@pytest.fixture(scope="module")
-def solved(source: Any) -> dict[str, Any]:
-    return answers(source)
+SOURCE = LABS / "load.ipynb"
 
 
 # ------------------------------------------------------------------ the notebook

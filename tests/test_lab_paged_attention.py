@@ -10,32 +10,19 @@ import math
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import answers, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
+from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
 
-from underload.course import read_notebook
 from underload.labs import paged_attention as lab
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "labs" / "paged-attention.ipynb"
+SOURCE = LABS / "paged-attention.ipynb"
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed (it exists for Linux only)"
 )
-
-
-@pytest.fixture(scope="module")
-def source() -> Any:
-    return read_notebook(SOURCE)
-
-
-@pytest.fixture(scope="module")
-def solved(source: Any) -> dict[str, Any]:
-    return answers(source)
 
 
 # ------------------------------------------------------------------ the notebook

@@ -8,40 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import answers, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
+from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
 
 from underload.cache import BlockChain, BlockPool
-from underload.course import read_notebook
 from underload.labs import sharing as lab
 from underload.request import OutOfBlocks
 from underload.shapes import prefill_cost
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "labs" / "sharing.ipynb"
-
-
-@pytest.fixture(scope="module")
-def source() -> Any:
-    return read_notebook(SOURCE)
-
-
-@pytest.fixture(scope="module")
-def solved(source: Any) -> dict[str, Any]:
-    return answers(source)
-
-
-@pytest.fixture(scope="module")
-def said(source: Any) -> dict[str, str]:
-    return {
-        cell.id: "".join(output.get("text", "") for output in cell.outputs)
-        for cell in source.cells
-        if cell.cell_type == "code"
-    }
+SOURCE = LABS / "sharing.ipynb"
 
 
 # ------------------------------------------------------------------ the notebook
