@@ -317,8 +317,9 @@ def test_the_table_of_admission_says_what_the_text_does(recording: dict[str, Any
     short, hasty = rules["shortest-oracle"], rules["shortest-hasty"]
     assert short["ttft_mean"] < 0.6 * oracle["ttft_mean"] and short["queue_max"] > 2 * oracle["queue_max"]
     assert hasty["queue_max"] < 1.2 * oracle["queue_max"]
-    assert rules["shortest-noisy"]["ttft_mean"] < short["ttft_mean"]
-    assert rules["shortest-noisy"]["stall_p99"] > 10 * short["stall_p99"]
+    guessed = rules["shortest-guessed"]
+    assert guessed["ttft_mean"] < 1.05 * short["ttft_mean"] and guessed["queue_max"] > short["queue_max"]
+    assert rules["shortest-noisy"]["stall_p99"] > 10 * guessed["stall_p99"]
 
 
 def test_max_tokens_is_three_times_what_an_answer_needs(recording: dict[str, Any]) -> None:

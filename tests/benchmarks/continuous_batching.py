@@ -365,6 +365,10 @@ def pool_rules(answers: dict[str, int]) -> dict[str, dict[str, Any]]:
             "admission": PredictedPeak(Oracle(answers)),
             "order": ShortestFirst(Oracle(answers), aging=10.0),
         },
+        "shortest-guessed": {
+            "admission": PredictedPeak(Oracle(answers)),
+            "order": ShortestFirst(Noisy(answers, 0.7), aging=10.0),
+        },
         "shortest-noisy": {
             "admission": PredictedPeak(Noisy(answers, 0.7)),
             "order": ShortestFirst(Noisy(answers, 0.7), aging=10.0),
