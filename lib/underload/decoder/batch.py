@@ -125,8 +125,8 @@ class Batch:
         context_lens = np.array(stops, dtype=np.int32)
         if len(token_ids) == len(stops):  # decoding
             query_lens: np.ndarray = np.ones(len(stops), dtype=np.int32)
-            positions: np.ndarray = context_lens - np.int64(1)
-            logit_rows = np.arange(len(spans)) if all(wanted) else np.flatnonzero(wanted)
+            positions = context_lens - np.int64(1)
+            logit_rows: np.ndarray = np.arange(len(spans)) if all(wanted) else np.flatnonzero(wanted)
         else:
             query_lens = context_lens - np.array(starts, dtype=np.int32)
             ends = np.cumsum(query_lens)  # int64

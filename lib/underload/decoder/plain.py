@@ -217,7 +217,7 @@ class PlainPath:
 def likeliest(logits: Tensor) -> Tensor:
     """The largest logit's id in each row, [rows] int64; -1 for a row without a largest."""
     best, ids = logits.max(dim=-1)  # a NaN is larger than everything
-    return torch.where(best.isfinite(), ids, -1)
+    return ids.masked_fill_(~best.isfinite(), -1)
 
 
 def _send(arrays: tuple[np.ndarray, ...], device: torch.device) -> list[Tensor]:
