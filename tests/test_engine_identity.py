@@ -191,6 +191,10 @@ def run(engine, leaving: bool = False) -> Counter:
         s.finish_reason is FinishReason.CANCELLED for one in gone for s in one.sequences
     )
     assert engine.aborted == 0
+    budget = engine.scheduler.max_num_batched_tokens
+    assert max(step.num_tokens for step in engine.steps) <= budget  # padding and all
+    for one in engine.finished:
+        assert one.timeline.output_tokens == len(one.sequences[0].output_ids)  # nothing was handed out twice
     seen["preemptions"] = sum(s.preemptions for one in engine.finished for s in one.sequences)
     seen["padding"] = sum(step.padding_tokens for step in engine.steps)
     return seen

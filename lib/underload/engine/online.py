@@ -28,10 +28,9 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from underload.engine.engine import Engine
 from underload.request import (
@@ -58,8 +57,7 @@ class EngineStopped(UnderloadError):
     """The loop has ended: it was closed, or something ended it (`__cause__`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One token of a stream.
 
     sample: which of the request's n samples it belongs to.
@@ -100,6 +98,7 @@ class Stream:
         self._over = False
         self._failure: UnderloadError | None = None
         self._waiters: list[asyncio.Future[None]] = []  # of readers in event loops
+        self._blocked = 0  # readers in threads that wait
         self._told = [0] * len(request.sequences)  # tokens of each sample that were put in
 
     @property
@@ -129,9 +128,9 @@ class Stream:
                 if left is not None and left <= 0:
                     raise TimeoutError(f"request {self.request_id!r} is not finished after {timeout} s")
                 if left is None:
-                    _wait(self._changed)
+                    self._block()
                 else:
-                    self._changed.wait(min(left, _SLICE))
+                    self._block(min(left, _SLICE))
                     left -= min(left, _SLICE)
         return self._whole()
 
@@ -153,7 +152,7 @@ class Stream:
             while True:
                 with self._changed:
                     while not self._tokens and not self._over:
-                        _wait(self._changed)
+                        self._block()
                     token = self._take()
                 if token is None:
                     return
@@ -190,6 +189,8 @@ class Stream:
             if len(sequence.tokens) - sequence.prompt_len > self._told[sequence.index]:
                 self._told[sequence.index] += 1
                 tokens.append(Token(sequence.index, one.token_id, one.text, sequence.finish_reason, one.draw))
+        if not tokens:
+            return []
         with self._changed:
             self._tokens += tokens
             return self._wake()
@@ -201,11 +202,24 @@ class Stream:
             return self._wake()
 
     def _wake(self) -> list[asyncio.Future[None]]:
-        self._changed.notify_all()
+        if self._blocked:
+            self._changed.notify_all()
+        if not self._waiters:
+            return []
         waiters, self._waiters = self._waiters, []
         return waiters
 
     # ---- the reader's side, its lock held ------------------------------------------------------------------------
+
+    def _block(self, seconds: float | None = None) -> None:
+        """Wait until something changes, or for so long; in the main thread a little while at most."""
+        if seconds is None and threading.current_thread() is threading.main_thread():
+            seconds = _SLICE
+        self._blocked += 1
+        try:
+            self._changed.wait(seconds)
+        finally:
+            self._blocked -= 1
 
     def _take(self) -> Token | None:
         """The next token, or None at the end."""
@@ -502,11 +516,6 @@ class OnlineEngine:
             self._closing = True
             left = list(self._streams.values())
         self._end([(stream, self._stopped()) for stream in left])
-
-
-def _wait(changed: threading.Condition) -> None:
-    """Wait for a notification (or, in the main thread, a little while)."""
-    changed.wait(_SLICE if threading.current_thread() is threading.main_thread() else None)
 
 
 def _resolve(waiters: list[asyncio.Future[None]]) -> None:
