@@ -132,6 +132,12 @@ def test_waiting_has_a_limit_and_the_request_goes_on():
         assert tokens(stream) == alone([3, 4], 8)
 
 
+def test_tokens_that_come_meanwhile_do_not_shorten_the_wait():
+    with OnlineEngine(engine_of(executor=Endless)) as online:
+        stream = online.add_request([3, 4], params(400))
+        assert len(stream.wait(79.0).sequences[0].output_ids) == 400  # more tokens than fifths of a second
+
+
 def test_an_arrival_to_come_is_waited_for_and_does_not_keep_others_waiting():
     engine = engine_of()
     with OnlineEngine(engine) as online:

@@ -30,6 +30,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from collections.abc import Sequence as Seq
 from functools import partial
 from itertools import count
+from time import monotonic
 from typing import Any, NamedTuple
 
 from underload.engine.engine import Engine
@@ -121,17 +122,14 @@ class Stream:
             EngineStopped: the loop ended before.
             TimeoutError: after `timeout` s; the request goes on.
         """
-        self._owner._not_from_the_loop("wait")
-        left = timeout
+        self._owner._not_from_the_loop("wait for")
+        end = None if timeout is None else monotonic() + timeout
         with self._changed:
             while not self._over:
+                left = None if end is None else end - monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"request {self.request_id!r} is not finished after {timeout} s")
-                if left is None:
-                    self._block()
-                else:
-                    self._block(min(left, _SLICE))
-                    left -= min(left, _SLICE)
+                self._block(left)
         return self._whole()
 
     def __await__(self) -> Generator[Any, None, Request]:
@@ -213,8 +211,8 @@ class Stream:
 
     def _block(self, seconds: float | None = None) -> None:
         """Wait until something changes, or for so long; in the main thread a little while at most."""
-        if seconds is None and threading.current_thread() is threading.main_thread():
-            seconds = _SLICE
+        if threading.current_thread() is threading.main_thread():
+            seconds = _SLICE if seconds is None else min(seconds, _SLICE)
         self._blocked += 1
         try:
             self._changed.wait(seconds)
