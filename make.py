@@ -5,7 +5,7 @@
     page PAGE       build one page only, quickly: python3 make.py page chapters/latency-budget
     lab             open JupyterLab on your own copies of the labs, in my-labs/  (--solutions: on the sources)
     test            everything that can be checked: style, library, book, labs, the book as built
-    check           style, types and the library's tests, in under two minutes
+    check           style, types and the tests that are not marked slow
     course          what handing out and grading needs besides, and how to begin
     setup           the environment in .venv, which the others make by themselves
     clean           remove what was built (not .venv, not my-labs)
@@ -268,6 +268,12 @@ class Report:
 
 
 COURSE = ("test_course*.py", "test_lab*.py")
+BUILT = "test_book_site.py"  # looks at the book that was built before
+
+# Two test processes on two cores: with more threads than cores, they would spend their time waiting for each other.
+# What needs several threads asks for them by argument.
+TWO = ("-n", "2", "--dist", "worksteal")
+SINGLE = {"OMP_NUM_THREADS": "1"}
 
 
 def style(report: Report) -> None:
@@ -276,22 +282,18 @@ def style(report: Report) -> None:
     report.step("everything else", "mypy", "-m", "mypy")
 
 
-def unit_tests(report: Report) -> None:
-    # Two test processes on two cores: with more threads than cores, they would spend their time waiting for each other.
-    # What needs several threads asks for them by argument.
-    two = ["-n", "2", "--dist", "loadfile"]
-    single = {"OMP_NUM_THREADS": "1"}
-    others = [f"--ignore-glob=*{pattern}" for pattern in COURSE]
-    report.pytest("everything else", "library tests", "tests", "-m", "not built", *others, *two, **single)
+def unit_tests(report: Report, *which: str) -> None:
+    others = [f"--ignore-glob=*{pattern}" for pattern in (*COURSE, BUILT)]
+    report.pytest("everything else", "library tests", "tests", *which, *others, *TWO, **SINGLE)
     files = sorted(str(path) for pattern in COURSE for path in (ROOT / "tests").glob(pattern))
     if files:
-        report.pytest("course checks", "course tests", *files, "-m", "not built", *two, **single)
+        report.pytest("course checks", "course tests", *files, *which, *TWO, **SINGLE)
 
 
 def check() -> int:
     report = Report()
     style(report)
-    unit_tests(report)
+    unit_tests(report, "-m", "not slow")
     return report.close(None)
 
 
@@ -303,9 +305,8 @@ def test() -> int:
     if any((ROOT / "labs").glob("*.ipynb")):
         report.pytest("labs", "labs", "--nbval-lax", "labs", "-n", "2", "--dist", "loadfile")
     if built:
-        report.pytest(
-            "everything else", "the book as built", "tests", "-m", "built", UNDERLOAD_BOOK=str(BUILD / "book")
-        )
+        book = str(BUILD / "book")
+        report.pytest("everything else", "the book as built", f"tests/{BUILT}", *TWO, **SINGLE, UNDERLOAD_BOOK=book)
     return report.close(MINUTES)
 
 

@@ -58,8 +58,8 @@ class Browser:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(driver))
-        self.driver.set_script_timeout(60)
-        self.driver.set_page_load_timeout(60)
+        self.driver.set_script_timeout(300)
+        self.driver.set_page_load_timeout(300)
 
     def size(self, width: int, height: int = 900) -> None:
         """Set the size of the viewport itself; a window cannot be made as narrow as a phone."""

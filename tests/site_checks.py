@@ -170,26 +170,37 @@ class Site:
         found += [f"asked for {url}" for url in browser.requests() if not url.startswith(base)]
         return found
 
-    def axe(self, browser: Browser, path: Path, theme: str, *, width: int = 1280) -> list[str]:
-        """Serious and critical findings of axe-core, and moderate ones that a reader would meet."""
+    def axe(self, browser: Browser, path: Path, *, width: int = 1280) -> list[str]:
+        """Serious and critical findings of axe-core, in both themes.
+
+        Nearly all of its time goes into contrast, text by text; so each look that a text can have (its colour, size
+        and weight, and everything painted behind it) is judged once a page and theme, not once a word of code.
+        """
         browser.size(width)
         browser.media(prefers_reduced_motion="reduce")  # colours are judged at rest, not halfway through a fade
         browser.open(path)
-        browser.theme(theme)
         browser.run("document.querySelectorAll('details').forEach(fold => fold.open = true)")
-        browser.settle()
         browser.run(AXE.read_text(encoding="utf-8"))
-        made = browser.driver.execute_async_script(
-            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations'], preload: false}).then("
-            "r => done(r.violations), e => done([{id: 'axe', impact: 'critical', help: String(e), nodes: []}]));"
-        )
+        found = []
+        for theme in ("light", "dark"):
+            browser.theme(theme)
+            browser.settle()
+            browser.run(_SAME_LOOK)
+            made = browser.driver.execute_async_script(
+                "const done = arguments[0]; axe.run(document, {resultTypes: ['violations'], preload: false}).then("
+                "r => done(r.violations), e => done([{id: 'axe', impact: 'critical', help: String(e), nodes: []}]));"
+            )
+            found += [
+                f"{theme}: {item['impact']}: {item['id']}: {item['help']}: "
+                + "; ".join(
+                    f"{node['html'][:120]} {node.get('failureSummary', '')[:200]}" for node in item["nodes"][:3]
+                )
+                for item in made
+                if item["impact"] in {"serious", "critical"}
+            ]
         browser.media()
-        return [
-            f"{item['impact']}: {item['id']}: {item['help']}: "
-            + "; ".join(f"{node['html'][:120]} {node.get('failureSummary', '')[:200]}" for node in item["nodes"][:3])
-            for item in made
-            if item["impact"] in {"serious", "critical"}
-        ]
+        browser.theme("light")
+        return found
 
     def sideways(self, browser: Browser, path: Path, width: int = 360) -> list[str]:
         """What makes the page, or anything in it but tables and code, scroll sideways."""
@@ -227,6 +238,37 @@ def _strings(value: Any) -> Iterator[str]:
         for item in value.values():
             yield from _strings(item)
 
+
+# What axe's rule on contrast may pass over: a text that looks like one before it, on the same layers of background.
+# A text is judged by itself where its background need not be that of the elements around it (in or below something
+# positioned, moved or drawn), where it is cut off, and in what axe lets pass because it is disabled.
+_SAME_LOOK = """
+const seen = new Set();
+const behind = new Map([[null, '']]);
+const layers = (item) => {
+  if (!behind.has(item)) {
+    const style = getComputedStyle(item), around = layers(item.parentElement);
+    const moved = style.position !== 'static' && (style.position !== 'relative' ||
+      [style.left, style.top].some((offset) => !['auto', '0px'].includes(offset)));
+    behind.set(item, around === null || moved || style.transform !== 'none' || item instanceof SVGElement ? null :
+      [around, style.backgroundColor, style.backgroundImage, style.opacity, style.filter, style.mixBlendMode].join());
+  }
+  return behind.get(item);
+};
+for (const item of document.querySelectorAll('body *')) {
+  delete item.dataset.sameLook;
+  if (![...item.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim())) continue;
+  const around = layers(item), style = getComputedStyle(item);
+  const box = item.getBoundingClientRect();
+  const frame = (item.closest('pre, table') || document.body).getBoundingClientRect();
+  if (around === null || style.visibility !== 'visible' || !box.width || !box.height || box.left < frame.left ||
+      box.right > frame.right || item.closest('label, fieldset, [disabled], [aria-disabled]')) continue;
+  const look = [around, style.color, style.fontSize, style.fontWeight, style.textShadow].join();
+  if (seen.has(look)) item.dataset.sameLook = '';
+  seen.add(look);
+}
+axe.configure({rules: [{id: 'color-contrast', selector: '*:not([data-same-look])'}]});
+"""
 
 _SIDEWAYS = """
 const found = [];
