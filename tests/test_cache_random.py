@@ -14,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from underload.cache import block_digest
 from underload.cache.chain import Digest
 
+pytestmark = pytest.mark.slow
+
 
 def always_seven(parent: bytes, content: bytes) -> bytes:
     return b"7"

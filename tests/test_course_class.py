@@ -93,6 +93,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graded]:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was_and_leaves_nothing_running(graded: Graded) -> None:
     assert graded.summary["reused"] == graded.kept < len(CLASS)
     assert graded.untouched
@@ -152,6 +153,7 @@ def test_the_whole_class_takes_less_than_90_s(graded: Graded) -> None:
     assert graded.seconds < 90 * busy, f"the class of {len(CLASS)} took {graded.seconds:.0f} s"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Object of type")  # nbgrader's own, of its own database
 def test_nbgrader_gives_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nbgrader's own autograder, on one notebook that earns a part of the points and one that earns all."""

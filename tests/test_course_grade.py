@@ -270,6 +270,7 @@ def test_a_lab_whose_own_cells_fail_is_the_lab_s_fault(source, right) -> None:
         grade_one(broken, right, "ann", limits=LIMITS)
 
 
+@pytest.mark.slow
 def test_a_root_that_was_killed_is_started_again(source, right) -> None:
     with Root(source, LIMITS) as root:
         root._process._watched.kill()
@@ -321,6 +322,7 @@ def test_a_hand_out_of_somebody_who_is_not_on_a_list_names_its_student(source, r
     assert earned(result) == FULL and "the hand-out of 'ann.lee'" in result.notes[0] and result.named == "ann.lee"
 
 
+@pytest.mark.slow
 def test_hidden_inputs_are_drawn_from_the_secret(source, right) -> None:
     seen = copy.deepcopy(source)
     check = next(cell for cell in seen.cells if nbgrader(cell).get("grade_id") == "task-1-check")
@@ -347,6 +349,7 @@ def run(submissions: Path, out: Path, source: NotebookNode, **options):
     return grade(submissions, out, labs={LAB: source}, limits=LIMITS, workers=2, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_a_class_is_graded_and_what_did_not_change_is_not_graded_again(
     source, one_root, right, tmp_path: Path, monkeypatch
 ) -> None:
@@ -394,6 +397,7 @@ def test_a_change_of_the_library_makes_results_anew(source, one_root, right, tmp
     assert len(library_digest()) == 64
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_what_was_done_and_goes_on(source, right, tmp_path: Path, monkeypatch) -> None:
     submissions = lay(tmp_path / "in", **{f"s{number:02}": right for number in range(8)})
     out = tmp_path / "out"

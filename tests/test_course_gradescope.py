@@ -162,6 +162,7 @@ def test_what_stands_in_the_way(tmp_path: Path) -> None:
 # ---- run ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_good_submission(box: Box) -> None:
     box.submit(solved_by_hand(personal_copy()))
     results, said = box.run()
@@ -180,6 +181,7 @@ def test_a_good_submission(box: Box) -> None:
     assert not (box.base / "source" / "lab.ipynb").exists() and not (box.base / "source" / "secret").exists()
 
 
+@pytest.mark.slow
 def test_a_hostile_submission(box: Box) -> None:
     spy = (
         "import os, json, pathlib\n"

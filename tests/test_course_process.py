@@ -20,7 +20,7 @@ from underload.course.process import Limits, Process, Ran, _from_ps
 if TYPE_CHECKING:
     from underload.course.process import Tested  # pytest would take it for tests
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="grading needs Linux or macOS")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="grading needs Linux or macOS")]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 SET_UP = """

@@ -11,6 +11,8 @@ from sample_task_lab import task_lab
 from underload.course import faults, write_notebook
 from underload.course.verify import Verified, verify
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 LABS = sorted((ROOT / "labs").glob("*.ipynb"))
 

@@ -464,6 +464,8 @@ import sys, underload.labs.latency_budget
 fingerprint = watch.Fingerprint()
 assert "torch" not in sys.modules
 import torch, numba, scipy.stats, matplotlib.pyplot, unittest.mock
+
+pytestmark = pytest.mark.slow
 print(fingerprint.restore())
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(underload.__file__).parents[1])}

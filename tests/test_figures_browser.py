@@ -15,7 +15,7 @@ from browser import Browser, open_browser
 
 from underload import figures
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 LEFT, RIGHT, END, TAB, SPACE, ENTER, DOWN = "\ue012", "\ue014", "\ue010", "\ue004", " ", "\ue007", "\ue015"
 HOSTILE = "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 2'>"

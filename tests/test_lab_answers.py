@@ -162,6 +162,7 @@ def run_untouched(name: str, monkeypatch: pytest.MonkeyPatch, only: Collection[s
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SET_UP))
 def test_a_cell_that_shows_things_lacks_nothing_of_another_task(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said = run_untouched(name, monkeypatch)

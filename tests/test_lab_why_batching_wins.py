@@ -471,6 +471,7 @@ def test_grading_needs_no_model_and_hardly_any_time() -> None:
 # ------------------------------------------------------------------ the benchmark
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs_small_and_stores_what_the_lab_reads(tmp_path: Path) -> None:
     out = tmp_path / "step_time.json"
     script = ROOT / "tests" / "benchmarks" / "step_time.py"

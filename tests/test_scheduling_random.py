@@ -34,6 +34,8 @@ from underload.scheduling import (
     Watermark,
 )
 
+pytestmark = pytest.mark.slow
+
 SALTS = st.sampled_from(("", "", "x"))
 SHARED = [7, 3, 9, 1, 4, 4, 2, 8, 30, 31, 32, 33]
 
