@@ -89,10 +89,10 @@ def batching_trade_off(
     def frame(rule: str, rate: float, size: int, timeout: float) -> Frame:
         over = [found[rule, rate, each, timeout] for each in sizes]
         here = found[rule, rate, size, timeout]
-        look = "simulation" if rule == "timer" else "prediction"
+        look, words = ("simulation", "simulated") if rule == "timer" else ("prediction", "by formula")
         edge = rate * line.o / (1 - rate * line.t)
         return Frame(
-            curves=[Curve("mean latency", sizes, [1e3 * one.latency for one in over], look=look)],
+            curves=[Curve(words, sizes, [1e3 * one.latency for one in over], look=look)],
             marks=[Mark(size, 1e3 * here.latency)] if here.stable else [],
             bands=[Band(x=(None, edge), label="falls behind")] if edge > sizes[0] else [],
             numbers=[
@@ -125,13 +125,26 @@ def batching_trade_off(
         panels=[
             Panel(
                 Axis("batch size", log=True, limits=(sizes[0], sizes[-1]), ticks=_ticks(sizes)),
-                Axis("mean latency", "ms", log=True, limits=(0.8e3 * line.step_time(1), 2000)),
+                Axis("mean latency", "ms", log=True, limits=_limits(line), ticks=_round(*_limits(line))),
+                height=1.25,
             )
         ],
         caption=caption,
         commit=commit,
         name=name,
     )
+
+
+def _limits(line: LinearBatch) -> tuple[float, float]:
+    """Of the latency axis, in ms: from under the least that a request can take to a hundred times that."""
+    least = 0.8e3 * line.step_time(1)
+    return least, 100 * least
+
+
+def _round(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, … between the two."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [each * 10.0**power for power in powers for each in (1, 2, 5) if low <= each * 10.0**power <= high]
 
 
 def _ticks(sizes: Sequence[int]) -> list[float]:
@@ -191,7 +204,7 @@ def rules_in_time(
                 )
 
     def draw(pen: Pen) -> None:
-        left, row, y = 4.0, 13.0, 0.0
+        left, row, y = 4.0, 15.0, 0.0
         scale = (pen.width - 2 * left - 8) / end
         for words, stays in rules.items():
             mean = math.fsum(leaves - arrival for arrival, _, leaves in stays) / len(stays)
@@ -205,7 +218,7 @@ def rules_in_time(
                 pen.box(left + scale * begins, level, scale * (leaves - begins), row - 3, look="decode", solid=True)
             base = top + len(stays) * row + 2
             pen.line(left, base, left + scale * end, base)
-            y = base + 10
+            y = base + 14
         step = _step(end, 5 if pen.narrow else 10)
         for tick in range(math.floor(end / step) + 1):
             x = left + scale * step * tick
