@@ -72,15 +72,17 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.set_defaults(run=run)
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, default: str, many_paths: bool = False) -> None:
-    """The options that say which model runs, where and how; for every command that loads one."""
+def add_model_options(
+    parser: argparse.ArgumentParser, *, default: str, many_paths: bool = False, positional: bool = False
+) -> None:
+    """The options that say which model runs, where and how; for every command that loads one. `positional`: the model
+    is named without --model."""
     group = parser.add_argument_group("the model")
-    group.add_argument(
-        "--model",
-        default=default,
-        metavar="NAME",
-        help=f"pocket, smollm2-135m, shape:NAME, a folder, a .gguf file, or a hub id (default: {default})",
-    )
+    names = f"pocket, smollm2-135m, shape:NAME, a folder, a .gguf file, or a hub id (default: {default})"
+    if positional:
+        group.add_argument("model", nargs="?", default=default, metavar="MODEL", help=names)
+    else:
+        group.add_argument("--model", default=default, metavar="NAME", help=names)
     group.add_argument("--device", default="auto", help="auto, cpu, or cuda (default: auto)")
     group.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, or float16 (default: auto)")
     paths = "plain (torch), fast (numba, on a CPU), or auto"

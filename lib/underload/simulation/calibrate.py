@@ -1,7 +1,7 @@
 """From records of a decoder's steps to a model of their time.
 
     design       loads that visit many batch sizes, contexts and chunks
-    measure      the records of such a load, on the real engine
+    measure      the records of such a load, on the real engine; measure_rounds: of several rounds in turn
     fit          records -> FittedStepTime
     StepErrors   what it says against records that it has not seen
 
@@ -12,7 +12,7 @@ simulated step has no time between steps, so `measure` counts from one step's st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -26,6 +26,7 @@ from underload.request import Clock, Request, SamplingParams, StepRecord, StepSi
 from underload.scheduling import Scheduler
 from underload.simulation.fitted import NAMES, FittedStepTime
 from underload.simulation.step_time import StepTime
+from underload.workload import Planned
 
 BLOCK_SIZE = 16
 # Knots are looked for at these numbers of tokens and their multiples by powers of two.
@@ -79,8 +80,8 @@ def design(
         outputs = rng.integers(2, max(3, min(24, longest // 4)), 2 * size)
         prompts = np.exp(rng.uniform(math.log(4), math.log(longest - outputs.max()), 2 * size)).astype(int)
         loads.append(CalibrationLoad(size, budget, tuple(zip(prompts.tolist(), outputs.tolist()))))
-    # Every step of the largest load at its longest contexts, so that its range is the range.
-    tokens = max(longest // 16, 2)
+    # As many keys as there can be: all slots full, and the first still talking when the last prompt is done.
+    tokens = min(-(-max_num_seqs * longest // max_num_batched_tokens) + 4, longest // 2)
     loads.append(CalibrationLoad(max_num_seqs, max_num_batched_tokens, ((longest - tokens, tokens),) * max_num_seqs))
     return [loads[place] for place in rng.permutation(len(loads))]
 
@@ -92,6 +93,7 @@ def measure(
     vocabulary: int,
     num_blocks: int,
     seed: int = 0,
+    sampling: SamplingParams | None = None,
     clock: Clock | None = None,
 ) -> list[StepRecord]:
     """Serve the load on the real engine; one record a step, each up to the start of the next.
@@ -99,6 +101,7 @@ def measure(
     Args:
         executor: with room for `num_blocks` blocks of BLOCK_SIZE tokens.
         vocabulary: prompts are drawn below it, so that no two share anything.
+        sampling: how tokens are drawn, as in `workload.Planned`.
         clock: the wall if None.
 
     Raises:
@@ -116,10 +119,39 @@ def measure(
     )
     engine = Engine(scheduler, executor, clock)
     for place, (prompt, output) in enumerate(load.requests):
-        params = SamplingParams(max_tokens=output, temperature=0.0, ignore_eos=True)
+        # As a planned load asks: how a token is drawn is a part of the step.
+        params = Planned(0.0, prompt, output, sampling=sampling).params
         engine.add(Request(str(place), rng.integers(vocabulary, size=prompt).tolist(), params, Timeline(0.0)))
     engine.run()
     return periods(engine.steps)
+
+
+def measure_rounds(
+    executor: Executor,
+    rounds: Sequence[Sequence[CalibrationLoad]],
+    *,
+    vocabulary: int,
+    num_blocks: int,
+    sampling: SamplingParams | None = None,
+    clock: Clock | None = None,
+    done: Callable[[], object] | None = None,
+) -> list[list[StepRecord]]:
+    """The records of each round of loads. The rounds take turns, load by load, so that a machine that drifts drifts
+    under all of them; one load beforehand warms it up.
+
+    Args:
+        done: called after each load.
+    """
+    how: dict[str, Any] = {"vocabulary": vocabulary, "num_blocks": num_blocks, "sampling": sampling, "clock": clock}
+    measure(executor, rounds[0][0], **how)
+    found: list[list[StepRecord]] = [[] for _ in rounds]
+    for turn in range(max(map(len, rounds))):
+        for seed, (loads, records) in enumerate(zip(rounds, found)):
+            if turn < len(loads):
+                records += measure(executor, loads[turn], seed=seed, **how)
+                if done is not None:
+                    done()
+    return found
 
 
 def periods(records: Sequence[StepRecord]) -> list[StepRecord]:
@@ -172,7 +204,9 @@ def fit(records: Iterable[StepRecord], *, about: Mapping[str, Any] | None = None
         per_pair=per_pair,
         per_logit_row=per_logit_row,
         ranges={
-            name: (float(low), float(high)) for name, low, high in zip(NAMES, sizes.min(axis=0), sizes.max(axis=0))
+            # What is paid for by the piece is known from the first one on.
+            name: (float(low) if name in ("tokens", "batch_size") else 0.0, float(high))
+            for name, low, high in zip(NAMES, sizes.min(axis=0), sizes.max(axis=0))
         },
         about=dict(about or {}),
     )

@@ -122,14 +122,18 @@ class FittedStepTime:
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        held = {name: value for name, value in asdict(self).items() if not name.startswith("_")}
+        return {"format": FORMAT, **held}
+
     def save(self, path: str | Path) -> None:
         """Write it as JSON.
 
         Raises:
             OSError: it cannot be written.
         """
-        held = {name: value for name, value in asdict(self).items() if not name.startswith("_")}
-        Path(path).write_text(json.dumps({"format": FORMAT, **held}, indent=1) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> FittedStepTime:

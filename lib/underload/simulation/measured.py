@@ -216,8 +216,9 @@ def fit_overlap(
 ) -> OverlapFit:
     """The overlap model with which a rerun comes closest to the requests in `chosen`.
 
-    Least squares over the logarithms of their TPOT and E2E, with the errors of the two means weighing as much as a
-    tenth of all requests: first by large steps of the terms, then by small ones. A rerun of a run that preempts is no
+    Least squares over the logarithms of their TPOT and E2E, with the errors of the two means weighing as much as those
+    of all requests. First all three times are stretched alike until the mean E2E is right; then every term moves, by
+    large steps and by small ones. A rerun of a run that preempts is no
     smooth function of its costs, so this is a good fit, not the best one.
 
     Args:
@@ -246,11 +247,15 @@ def fit_overlap(
         runs += 1
         _, *both = _latencies(measured, rerun(measured, engine, step_time(terms)))
         logs = [np.log(simulated[chosen] / real[chosen]) for simulated, real in both]
-        means = [_off(simulated[chosen], real[chosen]) * np.sqrt(chosen.sum() * 0.1) for simulated, real in both]
+        means = [_off(simulated[chosen], real[chosen]) * np.sqrt(chosen.sum()) for simulated, real in both]
         return np.concatenate([*logs, means])
 
     inside = min(max(start.overlap, 0.02), 0.98)
     terms = np.log([start.base, start.per_context, start.per_token, inside / (1 - inside)])
+    for _ in range(4):
+        *_, (simulated, real) = _latencies(measured, rerun(measured, engine, step_time(terms)))
+        runs += 1
+        terms[:3] -= np.log(simulated[chosen].mean() / real[chosen].mean())
     for change in (0.05, 0.01):
         terms = least_squares(
             residuals, terms, diff_step=change, x_scale=np.array([0.1, 0.1, 0.1, 1.0]), max_nfev=most
