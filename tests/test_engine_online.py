@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from paper_model import VOCABULARY, PaperExecutor, alone, check_books
+from paper_model import VOCABULARY, Faults, PaperExecutor, alone, check_books
 
 from underload.cache import BlockPool
 from underload.engine import Engine, EngineStopped, OnlineEngine, RequestFailed
@@ -262,6 +262,20 @@ def test_who_is_turned_away_is_told_why_and_who_waited_is_answered():
             with pytest.raises(RequestFailed, match="was refused: .*max_queue is 2"):
                 tokens(stream)
             assert stream.request.timeline.finish_reason == "refused"
+    at_rest(engine)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_steps_that_fail_and_blocks_that_run_out_change_no_stream(lookahead):
+    """A pool for two or three of them, and a fault at any point of any step: nothing is lost, or streamed twice."""
+    engine = engine_of(12, lookahead=lookahead, max_num_seqs=6, max_num_batched_tokens=16, max_aborts=10**6)
+    faults = engine.executor._fault = Faults(0.01, seed=lookahead)
+    rng = random.Random(1)
+    asked = [([rng.randrange(1, 40) for _ in range(rng.randrange(1, 9))], rng.randrange(4, 30)) for _ in range(40)]
+    with OnlineEngine(engine) as online, ThreadPoolExecutor(8) as clients:
+        jobs = [clients.submit(lambda a=a: tokens(online.add_request(a[0], params(a[1])))) for a in asked]
+        assert [job.result(HANG) for job in jobs] == [alone(prompt, most) for prompt, most in asked]
+    assert faults.raised and engine.aborted > 0 and sum(one.timeline.preemptions for one in engine.finished) > 0
     at_rest(engine)
 
 

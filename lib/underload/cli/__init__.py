@@ -19,7 +19,7 @@ from underload import __version__
 from underload.request import UnderloadError
 
 # Modules of this package, in the order `underload --help` lists them.
-COMMANDS = ("model", "generate", "bench", "queue", "workload", "labs", "course")
+COMMANDS = ("model", "generate", "bench", "calibrate", "simulate", "queue", "workload", "labs", "course")
 
 DESCRIPTION = """\
 Under Load: a real batched decoder, and the measurements around it.
@@ -31,6 +31,10 @@ Where to start:
   underload generate "Once upon a time"
                                     text, as it is written, and what it cost
   underload bench decode            what a step takes here, alone and in company
+  underload simulate --step-time linear:20ms,1ms --rate 5 --requests 2000
+                                    the engine on a virtual clock: policies compared in a moment
+  underload bench serve --rate 20 --requests 200 --prompt 32 --output geometric:24
+                                    the same report from the real engine and decoder
   underload queue mmc --arrival-rate 8 --service-rate 1 --servers 10
                                     what a queue must be like: waits and percentiles by formula
   underload workload describe synthetic:azure-conv
