@@ -27,7 +27,7 @@ from underload.shapes import device, shape
 from underload.simulation import CostModelExecutor, LinearStepTime, RooflineStepTime
 from underload.workload import PromptIds, load_trace
 
-RUNNING = (16, 64, 256)  # sequences that decode
+RUNNING = (16, 32, 64, 256)  # sequences that decode
 BLOCK = 16
 PROMPT = 200
 WAITING = (0, 20_000)
@@ -39,6 +39,7 @@ def decoding(count: int, steps: int, *, waiting: int = 0) -> Engine:
     blocks = count * (-(-(PROMPT + steps) // BLOCK) + 4)
     scheduler = Scheduler(BlockPool(blocks, BLOCK), max_num_seqs=count, max_num_batched_tokens=8192)
     engine = Engine(scheduler, CostModelExecutor(LinearStepTime(0.01, 1e-5)), VirtualClock())
+    engine.join_steps = False  # what one step costs
     for place in range(count + waiting):
         params = SamplingParams(max_tokens=steps + 50)
         engine.add(Request(str(place), [place] * (PROMPT if place < count else 1), params, Timeline(0.0)))
