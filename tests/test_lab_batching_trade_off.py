@@ -1,0 +1,193 @@
+"""Lab 5: what a wrong answer is told, what the tasks start from, and the inputs that checks draw.
+
+What solutions, hand-outs and wrong answers earn is `underload course verify`'s to say, from tests/course.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
+
+from underload.labs import batching_trade_off as lab
+from underload.queueing import bulk_service
+from underload.scheduling import Greedy, SizeOrTimeout, Static
+from underload.shapes import fit_step_time
+
+SOURCE = LABS / "batching-trade-off.ipynb"
+
+
+def draw(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# ------------------------------------------------------------------ the notebook
+
+
+def test_points_and_tasks(source: Any) -> None:
+    assert_points(source, 20, 3, 85)
+
+
+def test_what_an_answer_may_not_use_is_there(source: Any) -> None:
+    assert_library_is_there(source)
+
+
+def test_what_is_graded_needs_no_decoder_and_hardly_any_time() -> None:
+    assert_graded_lightly(SOURCE, seconds=4.0)
+
+
+def test_the_book_s_numbers_come_from_the_lab_s_own_cells(source: Any) -> None:
+    script = benchmark("batching_trade_off_lab", source)
+    end = next(cell.source for cell in source.cells if cell.id == "end")
+    assert "lab.book()" in end and f"COUNT = 8, {script.REQUESTS}" in "".join(cell.source for cell in source.cells)
+    book = lab.book()
+    assert book["requests"] == script.REQUESTS and len(book["seconds"]) == 6 and min(book["seconds"].values()) > 0
+
+
+# ------------------------------------------------------------------ the texts' numbers
+
+
+def test_the_knee_by_hand(solved: dict[str, Any]) -> None:
+    for knee in (solved["knee"], lab.knee):
+        assert [knee(0.020, 0.001, share) for share in (0.5, 0.8, 0.81)] == [20, 80, 86]
+        assert knee(0.001, 0.010, 0.5) == 1
+    assert round(0.81 / 0.19 * 20, 2) == 85.26
+    line = fit_step_time([1, 4, 16], [0.021, 0.025, 0.036])
+    for fit in (solved["fit_line"], lab.fit_line):
+        o, t = fit([1, 4, 16], [0.021, 0.025, 0.036])
+        assert (o, t) == (pytest.approx(line.o), pytest.approx(line.t))
+
+
+def test_full_batches_by_hand(solved: dict[str, Any]) -> None:
+    for full in (solved["full_batches"], lab.full_batches):
+        assert full([0, 3, 4, 5, 20], 2, 2, 1) == [7, 7, 11, 11, 23]
+
+
+def test_patience_by_hand(solved: dict[str, Any]) -> None:
+    for rule in (solved["Patient"], lab.Patient):
+        left = lab.departures_of(lab.play(rule(2, 0.050), [0.0, 0.001, 0.002, 0.100, 0.200, 0.201]))
+        assert [1e3 * one for one in left] == pytest.approx([23, 23, 73, 171, 223, 223])
+
+
+def test_batches_settle_by_hand(solved: dict[str, Any]) -> None:
+    for settles in (solved["settles"], lab.settles):
+        assert settles(200, 0.020, 0.001) == pytest.approx(5)
+        assert settles(10, 0.020, 0.001) == 1 and settles(1000, 0.020, 0.001) == math.inf
+
+
+def test_eager_batches_by_hand(solved: dict[str, Any]) -> None:
+    for greedy in (solved["greedy_batches"], lab.greedy_batches):
+        assert greedy([0, 0.5, 0.6, 0.7, 9], 2, 0, 1) == [1, 3, 3, 4, 10]
+
+
+def test_what_the_text_of_task_6_says_of_the_long_run() -> None:
+    assert bulk_service(0.9, batch_size=512, overhead=0, per_item=1).mean_sojourn == pytest.approx(7.6, abs=0.05)
+    assert bulk_service(0.9, batch_size=1, overhead=0, per_item=1).mean_sojourn == pytest.approx(5.5)
+    load = lab.poisson(0.9, 10_000, seed=4)
+    for cap, formula in ((10_000, 7.6), (1, 5.5)):
+        assert lab.means(load, lab.greedy_batches(load, cap, 0, 1)) == pytest.approx(formula, rel=0.1)
+
+
+# ------------------------------------------------------------------ paper and scheduler
+
+
+@pytest.mark.parametrize("rate", [40.0, 300.0, 600.0])
+def test_on_paper_and_in_the_scheduler_answers_leave_at_the_same_instants(rate: float) -> None:
+    arrivals = lab.drawn_arrivals(draw(3), rate, 200)
+    costs = (lab.OVERHEAD, lab.PER_REQUEST)
+    for policy, paper in (
+        (Static(8), lab.full_batches(arrivals, 8, *costs)),
+        (SizeOrTimeout(8, 0.02), lab.timed_batches(arrivals, 8, 0.02, *costs)),
+        (Greedy(8), lab.greedy_batches(arrivals, 8, *costs)),
+        (lab.Patient(8, 0.02), lab.timed_batches(arrivals, 8, 0.02, *costs)),
+        (lab.Eager(8), lab.greedy_batches(arrivals, 8, *costs)),
+    ):
+        assert lab.departures_of(lab.play(policy, arrivals)) == pytest.approx(paper)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_eager_rule_beats_both_on_every_load_that_may_be_drawn(seed: int) -> None:
+    for rate in (60, 100, 200, 350):
+        lab.check_beats(lab.Eager, draw(seed), rate)
+    lab.check_all_served(lab.Eager, draw(seed))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_student_s_server_can_keep_its_promise_and_not_with_every_timeout(seed: int) -> None:
+    timeout = lab.your_timeout(seed)
+    assert timeout is not None and lab.TIMEOUTS[0] < timeout < lab.TIMEOUTS[-1]
+    lab.check_my_timeout(timeout, seed)
+
+
+def test_a_rule_that_is_not_written_is_replaced(capsys: pytest.CaptureFixture[str], solved: dict[str, Any]) -> None:
+    from underload.scheduling import Batching
+
+    class Unwritten(Batching):
+        def __init__(self, *_: float) -> None:
+            pass
+
+    assert lab.usable(Unwritten, lab.Patient, 2, 0.01) is lab.Patient
+    assert "not written yet" in capsys.readouterr().out
+    assert lab.usable(solved["Patient"], lab.Patient, 2, 0.01) is solved["Patient"]
+    assert capsys.readouterr().out == ""
+
+
+# ------------------------------------------------------------------ what a wrong answer is told
+
+
+def test_what_is_said_of_a_line_and_a_knee() -> None:
+    steps = ([1, 4, 16], [0.021, 0.024, 0.036])
+    assert "the other way round" in told(lab.check_line, lambda *_: (0.001, 0.020), *steps)
+    assert "returns two numbers" in told(lab.check_line, lambda *_: 0.02, *steps)
+    assert "rounded down" in told(lab.check_knee, lambda *_: 85, 0.020, 0.001, 0.81)
+    assert "a share of one half" in told(lab.check_knee, lambda *_: 20, 0.020, 0.001, 0.8)
+    assert "must be a number" in told(lab.check_knee, lambda *_: None, 0.020, 0.001, 0.8)
+
+
+def test_what_is_said_of_full_batches() -> None:
+    five = [0, 3, 4, 5, 20]
+    for wrong, slip in (
+        ([7, 7, 8, 9, 23], ""),
+        ([7, 7, 9, 9, 23], "the server is not free yet then"),
+        ([4, 4, 8, 8, 23], "has not gathered yet"),
+        ([6, 7, 10, 11, 23], "an answer leaves when its batch does"),
+        ([7, 7, 11, 11, 24], "the last batch is not full"),
+    ):
+        said = told(lab.check_full, lambda *_, wrong=wrong: wrong, five, 2, o=2, t=1)
+        assert slip in said and "it should leave at" in said
+    assert "4 instants for 5 requests" in told(lab.check_full, lambda *_: [7, 7, 11, 11], five, 2, o=2, t=1)
+    load = lab.poisson(100, 100, seed=1)
+    assert "is none of these" in told(lab.check_best, lambda *_: 3, load, [1, 4], o=0.02, t=0.001)
+    assert "answers after" in told(lab.check_best, lambda *_: 64, load, [1, 4, 64], o=0.02, t=0.001)
+
+
+def test_what_is_said_of_a_rule() -> None:
+    six = [0.0, 0.001, 0.002, 0.100, 0.200, 0.201]
+    for rule, slip in (
+        (lambda size, timeout: Static(size), "as if nobody ever lost patience"),
+        (lambda size, timeout: Greedy(size), "as if nobody had any patience"),
+        (lambda size, timeout: SizeOrTimeout(4096, timeout), "no largest size"),
+    ):
+        assert slip in told(lab.check_patient, rule, six, 2, 0.050)
+    assert "the longest that keeps the promise is 20 ms" in told(
+        lab.check_choice, lambda *_: 0.01, {0.01: 0.04, 0.02: 0.05, 0.04: 0.07}, 0.05
+    )
+    assert "None, though 20 ms keeps it" in told(lab.check_choice, lambda *_: None, {0.02: 0.05}, 0.05)
+    assert "in ms; write seconds" in told(lab.check_my_timeout, 1e3 * (lab.your_timeout(0) or 0), 0)
+    with pytest.raises(NotImplementedError):
+        lab.check_my_timeout(None, 0)
+    assert "a batch of" in told(lab.check_all_served, lambda size: Greedy(200), draw(1))
+    assert "requests a second: your mean is" in told(lab.check_beats, lambda size: Static(4), draw(1), 200)
+
+
+def test_what_is_said_of_a_batch_that_settles() -> None:
+    assert "the two balance at 5" in told(lab.check_settles, lambda *_: 4.0, 200, 0.020, 0.001)
+    assert "the arrivals during o alone" in told(lab.check_settles, lambda *_: 4.0, 200, 0.020, 0.001)
+    assert "at least one request" in told(lab.check_settles, lambda *_: 0.2 / 0.99, 10, 0.020, 0.001)
+    lab.check_settles(lambda *_: math.inf, 1000, 0.020, 0.001)
+    assert "as if there were no cap" in told(
+        lab.check_greedy, lambda *_: [1, 4, 4, 4, 10], [0, 0.5, 0.6, 0.7, 9], 2, o=0, t=1
+    )
