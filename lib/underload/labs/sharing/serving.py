@@ -90,6 +90,10 @@ class Adapted:
         if tokens > table.capacity:
             self.pool.append(table.blocks, tokens)
 
+    def ready(self, table: BlockTable, position: int) -> bool:
+        """Nobody knows before `append` and `write` were asked."""
+        return False
+
     def write(self, table: BlockTable, start: int, stop: int) -> list[tuple[int, int]]:
         copies = [(int(source), int(target)) for source, target in self._write_of(self.pool, table.blocks, start, stop)]
         self.counters.copies += len(copies)
@@ -273,6 +277,7 @@ def serve(
     swapped: dict[str, Any] = {"preemption": "swap", "host_pool": HostPool(host_blocks)} if host_blocks else {}
     scheduler = Scheduler(pool, max_num_seqs=max_num_seqs, max_num_batched_tokens=512, **swapped)
     engine = Engine(scheduler, executor, VirtualClock())
+    engine.join_steps = False  # a reader's pool is asked at each step
     turns: dict[str, list[Planned]] = defaultdict(list)
     for planned in load:
         turns[planned.session or str(planned.index)].append(planned)
