@@ -65,7 +65,7 @@ def of_run(measured: Measured, engine: MeasuredEngine, model: ModelShape, *, qui
     }
     found["blocks"] = [
         {"num_blocks": blocks, **errors(measured, engine, fit.step_time, num_blocks=blocks)}
-        for blocks in (engine.num_blocks // 2, engine.num_blocks * 3 // 2)
+        for blocks in (engine.num_blocks // 2, engine.num_blocks * 3 // 2, engine.num_blocks * 2)
     ]
     return found
 
