@@ -213,7 +213,7 @@ class FastPath:
             best = self._best.reshape(self.threads, -1)[:, :picks]
             ids = self._best_id.reshape(self.threads, -1)[:, :picks]
             top = best.max(axis=0)  # NaN if any is
-            first_id = np.where(best == top, ids, np.iinfo(np.int64).max).min(axis=0)
+            first_id = np.where(best == top, ids, self.shape.vocab_size).min(axis=0)
             result[:] = np.where(np.isfinite(top), first_id, -1)
 
     # -------------------------------------------------- buffers
