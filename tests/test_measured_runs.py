@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from underload.request import UnderloadError
-from underload.shapes import shape
+from underload.shapes import Device, shape
 from underload.simulation import OverlapStepTime
 from underload.simulation.measured import (
     VLLM,
@@ -26,7 +26,11 @@ from underload.workload import Measured, load_trace
 STORED = Path(__file__).parent / "benchmarks/results/vllm_runs.json"
 TRUTH = OverlapStepTime(0.018, 1.4e-7, 8e-5, 0.5)
 SMALL = MeasuredEngine(
-    trace="made here", shape="llama-3-8b", hardware="none", bandwidth=1e12, flops=1e14, num_blocks=300, max_num_seqs=24
+    trace="made here",
+    shape="llama-3-8b",
+    device=Device("none", bandwidth=1e12, flops=1e14, memory=1e10, source="made up"),
+    num_blocks=300,
+    max_num_seqs=24,
 )
 
 
@@ -148,7 +152,7 @@ def test_answers_without_a_gap_have_nothing_to_compare(truth):
 def test_a_cost_moves_with_bandwidth_flops_and_shape():
     small, large = shape("llama-3-8b"), shape("llama-3-70b")
     assert transferred(TRUTH, (SMALL, small), (SMALL, small)) == TRUTH
-    twice = replace(SMALL, bandwidth=2e12, flops=4e14)
+    twice = replace(SMALL, device=replace(SMALL.device, bandwidth=2e12, flops=4e14))
     moved = transferred(TRUTH, (SMALL, small), (twice, small))
     assert (moved.base, moved.per_context) == pytest.approx((TRUTH.base / 2, TRUTH.per_context / 2))
     assert moved.per_token == pytest.approx(TRUTH.per_token / 4) and moved.overlap == TRUTH.overlap

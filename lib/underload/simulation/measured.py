@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from underload.cache import BlockPool
 from underload.request import StepSize, UnderloadError
 from underload.scheduling import Continuous
-from underload.shapes import ModelShape, sized_cost
+from underload.shapes import Device, ModelShape, device, sized_cost
 from underload.simulation.serving import ServingRun, simulate_serving
 from underload.simulation.step_time import OverlapStepTime, StepTime
 from underload.workload import Measured, Planned
@@ -37,17 +37,15 @@ Chosen = NDArray[np.bool_]
 class MeasuredEngine:
     """What a measured engine ran on, and how it was set.
 
+    shape: name of the model's shape.
     num_blocks: blocks that sequences can have.
-    devices: that share each layer of the model (tensor parallel).
-    bandwidth, flops: bytes/s and FLOP/s (dense, 16 bit) of one of them, by its data sheet.
+    devices: that share each layer of the model (tensor parallel), all like `device`.
     link: bytes/s from one device to the next, each way.
     """
 
     trace: str
     shape: str
-    hardware: str
-    bandwidth: float
-    flops: float
+    device: Device
     num_blocks: int
     devices: int = 1
     link: float = math.inf
@@ -55,6 +53,15 @@ class MeasuredEngine:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
 
+
+_RTX_PRO_6000 = Device(
+    "rtx-pro-6000-server",
+    bandwidth=1597e9,
+    flops=480e12,
+    memory=96e9,
+    source="NVIDIA RTX PRO 6000 Blackwell Server Edition data sheet: 1,597 GB/s, 120 TFLOP/s in 32 bit, of which this "
+    "generation's tensor cores do four times as many in 16 bit",
+)
 
 # vLLM 0.19.0 V1 with its defaults, as the runs' meta.json say (github.com/casys-kaist/LLMServingSim, bench/examples and
 # bench/results): bfloat16; prefix cache; chunked prefill; first come, first served; running sequences in the order in
@@ -66,19 +73,14 @@ VLLM = {
         MeasuredEngine(
             trace="vllm-rtx4090-llama31-8b",
             shape="llama-3.1-8b",
-            hardware="GeForce RTX 4090",
-            bandwidth=1008e9,
-            flops=165.2e12,
+            device=device("rtx-4090"),
             # 2,588, of which vLLM keeps the first for itself (its null block).
             num_blocks=2587,
         ),
         MeasuredEngine(
             trace="vllm-rtxpro6000-qwen3-32b",
             shape="qwen3-32b",
-            hardware="2 x RTX PRO 6000 Blackwell Server Edition",
-            bandwidth=1597e9,
-            # The sheet has 120 TFLOP/s for 32 bit, of which the tensor cores of this generation do four times as many.
-            flops=480e12,
+            device=_RTX_PRO_6000,
             devices=2,
             link=63e9,  # PCIe 5.0, 16 lanes
             # Not recorded. 128 sequences never filled it: any number from about 12,000 gives the same run.
@@ -171,7 +173,7 @@ def roofline_guess(engine: MeasuredEngine, shape: ModelShape, *, overlap: float 
     nothing = sized_cost(shape, 0, 0, 0, 1, weight_bytes=2, kv_bytes=2)
     token = sized_cost(shape, 1, 0, 0, 0, weight_bytes=2, kv_bytes=2)
     context = sized_cost(shape, 0, 1, 0, 0, weight_bytes=2, kv_bytes=2)
-    bandwidth, flops = engine.bandwidth * engine.devices, engine.flops * engine.devices
+    bandwidth, flops = engine.device.bandwidth * engine.devices, engine.device.flops * engine.devices
     return OverlapStepTime(
         base=nothing.bytes / bandwidth,
         per_context=context.kv_bytes / bandwidth,
