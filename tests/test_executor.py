@@ -5,9 +5,12 @@ The cache is filled with NaN before each run: a slot that is read and was never 
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import json
 import random
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -620,3 +623,16 @@ def test_a_step_that_is_launched_is_collected_once(models, path):
         apart.executor.collect()
     apart.executor.launch(Plan(2))
     assert apart.executor.collect().sampled == []
+
+
+def test_the_benchmark_of_the_executor_measures_decode_steps(tmp_path):
+    script = Path(__file__).parent / "benchmarks" / "executor.py"
+    spec = importlib.util.spec_from_file_location("executor_benchmark", script)
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    assert benchmark.main(["--quick", "--out", str(tmp_path / "executor.json")]) == 0
+    record = json.loads((tmp_path / "executor.json").read_text())
+    assert [row["batch"] for row in record["rows"]] == [1, 4]
+    for row in record["rows"]:
+        assert row["steps"] == 8 and 0 < row["beside_us_least"] <= row["beside_us"]
+        assert row["model_us"] < row["execute_us"]

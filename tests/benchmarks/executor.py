@@ -9,6 +9,7 @@ hardly counts; with one thread it is also the model's. Decode steps only, greedy
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -114,6 +115,7 @@ def main(argv: list[str] | None = None) -> int:
         "date": datetime.now(UTC).date().isoformat(),
         "command": "python tests/benchmarks/executor.py" + (" --quick" if args.quick else ""),
         "machine": machine(),
+        "load_average": round(os.getloadavg()[0], 1),  # of the last minute, as the run began
         "rows": rows,
     }
     text = json.dumps(record, indent=1) + "\n"

@@ -9,7 +9,7 @@
     memory           how many cache blocks fit
 
 Reading order: batch, plain (the forward pass), attention, kv, rope, weights; then sampling, detokenize, continuation,
-generate, executor, engine.
+drawing, generate, executor, engine; on a GPU, attention_triton, fused, graph.
 Importing this package needs torch, numpy and safetensors; numba, gguf, tokenizers and others load on first use.
 """
 
