@@ -182,6 +182,9 @@ def test_the_open_answer_has_the_numbers_of_the_run(source: Any, said: dict[str,
     assert f"longer than {table['25'][1]} ms for a token, and with chunks of 100 {table['100'][1]} ms" in text
     assert f"after {table['25'][3]} ms instead of {table['100'][3]} ms" in text
     assert f"a gap of {table['1000'][1]} ms" in text
+    gaps, firsts = ([float(table[chunk][column]) for chunk in ("25", "50")] for column in (1, 3))
+    assert f"the gap gets {gaps[1] - gaps[0]:.1f} ms shorter" in text
+    assert f"the first token {firsts[0] - firsts[1]:.0f} ms longer" in text
 
 
 # ------------------------------------------------------------------ inputs that are drawn
@@ -363,7 +366,7 @@ class Hard:
 
 def test_who_is_hit_again_and_again_is_named() -> None:
     said = told(lab.check_spread, Hard, np.random.default_rng(1))
-    assert re.search(r"one request is preempted \d+ times with your choice, and none more than \d+ times", said)
+    assert re.search(r"is preempted most is so \d+ times with your choice, and \d+ times where always", said)
 
 
 def test_what_formulas_are_told() -> None:

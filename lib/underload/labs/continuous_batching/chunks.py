@@ -158,12 +158,11 @@ def _drawn(draw: Generator) -> tuple[int, list[Ask], int, int]:
     """A load with some long prompts among short ones: the chunk, the requests, slots and budget."""
     asks = [
         ask._replace(prompt=ask.prompt + (int(draw.integers(150, 400)) if number % 9 == 4 else 0))
-        for number, ask in enumerate(drawn_load(draw, 40, rate=25))
+        for number, ask in enumerate(drawn_load(draw, 30, rate=30, answer=40))
     ]
     chunk = int(draw.choice([16, 24, 32, 48]))
-    slots = int(draw.integers(12, 20))
-    # Everybody may decode, and hardly a chunk fits beside them.
-    return chunk, asks, slots, slots + int(draw.integers(chunk // 2, chunk))
+    # All may decode, and hardly a chunk fits beside them.
+    return chunk, asks, int(draw.integers(14, 20)), chunk + int(draw.integers(4, 8))
 
 
 def _prompt_done(run: Run, number: int, asks: list[Ask]) -> int:

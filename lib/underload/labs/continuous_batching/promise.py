@@ -159,10 +159,11 @@ def check_my_chunk(my_chunk: Any, server: Server) -> None:
 
 
 def drawn_case(draw: Generator) -> dict[str, Any]:
-    """What the two formulas take."""
+    """What the two formulas take; now and then the prompt is shorter than the chunk."""
+    chunk = int(draw.integers(16, 500))
     return {
-        "chunk": int(draw.integers(16, 500)),
-        "prompt": int(draw.integers(20, 4000)),
+        "chunk": chunk,
+        "prompt": int(draw.integers(chunk // 2, 6 * chunk)),
         "decoding": int(draw.integers(1, 100)),
         "overhead": float(draw.integers(4, 40)) * 1e-3,
         "per_token": float(draw.integers(2, 40)) * 1e-5,
