@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> None:
     sampling = SamplingParams(temperature=args.temperature, seed=args.seed)
     planned = [replace(one, sampling=sampling) for one in load.planned]
     options = policies_of(args, planned)
+    if args.max_tokens is not None:
+        options["lookahead"] = 0  # `PlannedLengths` executes one plan after the other
     memory = None if args.kv_memory is None else parse_size(args.kv_memory)
 
     from underload.decoder import decoder_engine, load_model, machine
