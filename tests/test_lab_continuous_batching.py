@@ -286,7 +286,7 @@ def test_what_a_policy_is_told() -> None:
     assert "loses whom you admit" in told(lab.check_all_at_once, Walking)
     assert "C begins before it" in told(lab.check_queue, Passing)
     assert "those behind it wait" in told(lab.check_overtakes, Passing, np.random.default_rng(1))
-    assert "fill() lets nobody compute, though 1 wait" in told(lab.check_joins, Nothing)
+    assert "fill() lets nobody compute, though 2 wait" in told(lab.check_joins, Nothing)
     assert "10,000 times in one step" in told(lab.check_leaves, Asking)
     assert "waits though" in told(lab.check_fills, OneByOne, np.random.default_rng(1))
     assert "those are whole batches" in told(lab.check_paper, OneByOne, np.random.default_rng(2))
@@ -350,7 +350,9 @@ def test_what_an_admission_is_told() -> None:
 def test_what_a_choice_is_told() -> None:
     class Twice:
         def choose(self, candidates: Any, pool: Any) -> Any:
-            return max(list(candidates), key=lambda one: one.num_computed) if list(candidates) else None
+            if not list(candidates):
+                return None
+            return max(candidates, key=lambda one: one.num_computed, default=None)
 
     assert "they can be gone through once" in told(lab.check_chooses, Twice, *lab.BY_HAND_ROWS)
     said = told(lab.check_chooses, LeastComputed, *lab.BY_HAND_ROWS)
@@ -397,7 +399,7 @@ def test_what_an_order_is_told() -> None:
 
 def test_pictures_carry_their_numbers() -> None:
     run = lab.with_a_prompt(lab.Chunked(100), decoding=3)
-    picture = lab.draw_gaps({"chunks": run}, name="gaps", caption="", promised=0.02)
+    picture = lab.draw_gaps({"chunks": run}, name="gaps", caption="", predicted=0.02)
     assert picture.data is not None and list(picture.data["request"]) == ["A", "B", "C"]
     assert max(picture.data["longest gap (ms)"]) == pytest.approx(1e3 * run.longest_gap, abs=0.01)
     assert f"at most {1e3 * run.longest_gap:.1f} ms" in picture.alt

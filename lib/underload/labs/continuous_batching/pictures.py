@@ -21,11 +21,11 @@ def draw_batches(
     return batch_gantt(recordings, label="Policy", unit="ms", name=name, caption=caption)
 
 
-def draw_gaps(runs: Mapping[str, Run], *, name: str, caption: str, promised: float | None = None) -> figures.Picture:
+def draw_gaps(runs: Mapping[str, Run], *, name: str, caption: str, predicted: float | None = None) -> figures.Picture:
     """Everybody's time between tokens against the instant of the later one; the last request is the long prompt.
 
     Args:
-        promised: a gap (s) to draw as a limit.
+        predicted: a gap (s) to draw as a line.
     """
     fig, ax = figures.axes(xlabel="time", xunit="s", ylabel="between two tokens", yunit="ms")
     looks: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -37,24 +37,23 @@ def draw_gaps(runs: Mapping[str, Run], *, name: str, caption: str, promised: flo
     for place, (words, run) in enumerate(runs.items()):
         kind, more = looks[place % len(looks)]
         last = len(run.requests) - 1
-        times, longest = [], 0.0
-        gaps: list[float] = []
+        longest = 0.0
+        dots: set[tuple[float, float]] = set()  # one for all whose tokens come in one step
         for number, request in enumerate(run.requests[:last]):
             own = [1e3 * gap for gap in run.gaps(number)]
-            times += request.timeline.token_times[1:]
-            gaps += own
+            dots |= {(round(at, 5), round(gap, 3)) for at, gap in zip(request.timeline.token_times[1:], own)}
             longest = max([longest, *own])
             data["run"].append(words)
             data["request"].append(name_of(number, run.requests))
             data["tokens"].append(len(request.timeline.token_times))
             data["mean gap (ms)"].append(round(sum(own) / max(len(own), 1), 2))
             data["longest gap (ms)"].append(round(max(own, default=0.0), 2))
-        ax.plot(times, gaps, **figures.look(kind, **more), label=words)
+        ax.plot(*zip(*sorted(dots)), **figures.look(kind, **more), label=words)
         words_of.append(
             f"{words}: at most {longest:.1f} ms, and the long prompt's first token after {1e3 * run.ttft(last):.0f} ms"
         )
-    if promised is not None:
-        ax.axhline(1e3 * promised, **figures.look("limit", marker=""), label="promised")
+    if predicted is not None:
+        ax.axhline(1e3 * predicted, **figures.look("prediction", marker=""), label="by your formula")
     ax.set_ylim(bottom=0)
     ax.legend()
     alt = (
