@@ -135,7 +135,7 @@ class Request:
     deadline: float | None = None
     cancelled: bool = False  # nobody waits for it any more, or it failed: no plan takes it up
     forked: bool = False
-    aborts: int = 0  # steps it was part of that failed
+    aborts: int = 0  # steps it was part of that failed, since one that did not
     error: str | None = None  # what went wrong, when it failed
 
     def __post_init__(self) -> None:

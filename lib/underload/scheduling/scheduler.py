@@ -60,7 +60,8 @@ class Scheduler:
         host_pool: blocks on the host for "swap".
         reserve: for a reserving pool: the tokens to reserve for a request's sequence. One that outgrows them begins
             again with a longer run.
-        max_aborts: failed steps that a request may be part of; with one more it fails itself.
+        max_aborts: failed steps in a row that a request may be part of; with one more it fails itself. Before it comes
+            to that, those under suspicion are let into steps one at a time, so that others do not fail with it.
 
     Raises:
         UnderloadError: a limit below 1 (`max_aborts`: below 0), a way of preempting that does not exist, or "swap"
@@ -108,6 +109,7 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.host_pool = host_pool if preemption == "swap" else None
         self.max_aborts = max_aborts
+        self.suspicious = max(1, max_aborts - 1)  # failed steps after which a request shares none with another such
         self._reserve = reserve
         self.requests: dict[str, Request] = {}  # live, by id
         self.waiting: list[Sequence] = []
@@ -365,6 +367,8 @@ class Scheduler:
         for work, sampled in zip(plan.work, result.sampled):
             sequence, stop = work.sequence, work.stop
             sequence.num_computed = stop
+            if sequence.request is not None:
+                sequence.request.aborts = 0
             if sequence.finished:
                 self._end(sequence)  # it ended in a step before this one, and what this one drew is nobody's
                 continue
@@ -577,7 +581,7 @@ class Scheduler:
 
         What was to be copied may be copied or not, and blocks that another sequence was to fill may be empty: those
         sequences compute their tokens again. The others try the same step again. A request that was part of more than
-        `max_aborts` failed steps fails, by name.
+        `max_aborts` failed steps in a row fails, by name.
 
         Raises:
             UnderloadError: the plan is not in flight.

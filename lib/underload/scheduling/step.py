@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING
 
-from underload.request import OutOfBlocks, Sequence, SequenceState
+from underload.request import OutOfBlocks, Request, Sequence, SequenceState
 from underload.scheduling.plan import Plan, Work
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Step:
         if count <= 0 or sequence.state is not _RUNNING:
             return 0
         request = sequence.request
-        if request is not None and request.cancelled:
+        if request is not None and (request.cancelled or request.aborts and self._would_mix(request)):
             return 0
         start, table = sequence.num_scheduled, sequence.table
         assert table is not None
@@ -104,7 +104,10 @@ class Step:
             says so. The first in the queue that cannot run even alone fails, and is in the queue no more.
         """
         scheduler = self._scheduler
+        request = sequence.request
         if sequence.state is not SequenceState.WAITING:
+            return None
+        if tokens and request is not None and request.aborts and self._would_mix(request):
             return None
         if not scheduler.may_begin(sequence):
             # Others may be behind it, but nobody is before it who could still make room.
@@ -148,6 +151,15 @@ class Step:
         self.until = instant if self.until is None else min(self.until, instant)
 
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _would_mix(self, request: Request) -> bool:
+        """Whether the request is under suspicion, and so is another in this step. Where steps keep failing, those that
+        were in them go one a step: whoever is to blame then fails alone, and the others clear themselves."""
+        least = self._scheduler.suspicious
+        if request.aborts < least:
+            return False
+        others = (work.sequence.request for work in self._plan.work)
+        return any(one is not None and one is not request and one.aborts >= least for one in others)
 
     def _take(self, sequence: Sequence, count: int) -> None:
         scheduler = self._scheduler
