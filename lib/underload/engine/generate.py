@@ -3,8 +3,8 @@
     generate   prompts (token ids) in, finished requests out
 
 What a caller can rely on: the requests come back in the order of the prompts, every one of them finished, and one that
-fails takes no other with it. Only a step that the executor cannot compute, however often it is tried, fails those that
-are in it, by name; the rest go on.
+fails takes no other with it, also where the executor cannot compute a step because of it: whoever was in such steps
+goes on one at a time (`Scheduler(max_aborts=…)`), until the one to blame has failed, by name.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ What to rely on:
 - It waits for no reader. What a reader has not taken stays in its stream's buffer: at most max_tokens of each of the
   request's n samples, so that slow readers cost memory in proportion to what they asked for, and never time of others.
   How many requests there may be is for the scheduler to say (`scheduling.Shedding(max_queue=…)`).
-- A request that fails, fails alone. A step that the executor cannot compute, however often it is tried
-  (`Scheduler(max_aborts=…)`), fails those that are in it, by name, and the engine lives. If the loop itself dies, every
-  stream says so, and so does every later call.
+- A request that fails, fails alone, also where the executor cannot compute a step because of it
+  (`Scheduler(max_aborts=…)`), and the engine lives. If the loop itself dies, every stream says so, and so does every
+  later call.
 - Leaving an iteration before its end (break, an exception, a cancelled task) cancels the request: nobody reads on. A
   stream that is never iterated runs to its end.
 """
