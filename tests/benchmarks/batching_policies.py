@@ -14,6 +14,7 @@ Two parts:
               length, all answers too. `RULE-SIZE-LOAD`: load is the arrival rate over what batches of 8 carry, as
               found by a pilot just before the run, since a machine's speed drifts. Each run keeps the line o + bt
               through its own batches, and what the simulator makes of the same arrivals when batches follow that line.
+              A run that was disturbed, by the width of its interval and by nothing else, is made again.
 
 Figures of a run leave out its first twentieth.
 """
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from load import other_load
 from step_time import store
 
@@ -51,15 +53,17 @@ WARMUP = 0.05
 
 PROMPT, ANSWER = 16, 16  # tokens
 CAP = 8  # of the runs over loads
-LOADS = (0.2, 0.4, 0.6, 0.8, 0.9)  # of what full batches of CAP carry
+LOADS = (0.2, 0.4, 0.6, 0.8)  # of what full batches of CAP carry
 SHARE = 0.6  # the load, of CAP, of the runs over sizes
 OTHER_SIZES = (4, 6, 12, 16, 24)
 TIMER = 1.0  # of the decoder's runs, in services of one request
+DISTURBED = 0.3  # an interval wider than this part of the mean: something else had the machine for a while
+ATTEMPTS = 4  # at a run that was; the narrowest is kept
 RUNS = [
     *(f"{rule}-{CAP}-{load}" for load in LOADS for rule in ("full", "timer", "greedy")),
     *(f"{rule}-{size}-{SHARE}" for size in OTHER_SIZES for rule in ("full", "greedy")),
 ]
-REQUESTS = {0.2: 1500, 0.4: 2000, 0.6: 3000, 0.8: 4000, 0.9: 5000}
+REQUESTS = {0.2: 1500, 0.4: 2000, 0.6: 3000, 0.8: 4000}
 
 
 def rule_of(name: str, size: int, timeout: float) -> Batching:
@@ -178,6 +182,12 @@ def measure(model: Model, name: str, requests: int, trials: int) -> dict[str, An
     }
 
 
+def width(row: dict[str, Any]) -> float:
+    """Of the interval on the mean, as part of the mean."""
+    mean, low, high = row["mean"]
+    return float((high - low) / mean)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="store the measurement as JSON here; other rows in it are kept")
@@ -205,6 +215,7 @@ def main(argv: list[str] | None = None) -> int:
             store(options.out, found)
 
     if options.part != "timer":
+        torch.set_num_threads(1)  # for the draws: two threads that wait for each other stall where there is other work
         model = load_model("pocket", threads=1)
         pilot(model, CAP, 200)  # warm
         known = {row["name"]: row for row in found.get("decoder", {}).get("rows", ())}
@@ -221,8 +232,11 @@ def main(argv: list[str] | None = None) -> int:
         }
         for name in options.only or (RUNS[6:9] if options.quick else RUNS):
             load = float(name.rsplit("-", 1)[1])
-            row = measure(model, name, 150 if options.quick else REQUESTS[load], 80 if options.quick else 800)
-            known[name] = row
+            size, trials, most = (150, 80, 1) if options.quick else (REQUESTS[load], 800, ATTEMPTS)
+            tried = []
+            while len(tried) < most and not any(width(row) < DISTURBED for row in tried):
+                tried.append(measure(model, name, size, trials))
+            row = known[name] = min(tried, key=width) | {"attempts": len(tried)}
             found["decoder"]["rows"] = [known[each] for each in RUNS if each in known]
             print(
                 f"{name}: {row['rate']:.0f}/s, mean {1e3 * row['mean'][0]:.1f} ms "
