@@ -1,6 +1,5 @@
 """batch_invariant=True on the Triton kernels: bitwise the same alone, among neighbours, in chunks, in other blocks."""
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,30 +14,6 @@ from underload.decoder.plain import PlainPath, rms_norm
 from underload.request import BlockTable, Sequence, UnderloadError
 
 DEVICE = torch.device("cpu" if kernels.INTERPRETED else "cuda")
-
-
-@pytest.fixture(autouse=True)
-def products_row_by_row(monkeypatch):
-    """A matrix unit treats the rows of a tile alike, wherever they lie in it. Triton's interpreter has NumPy multiply,
-    whose BLAS does so on some processors and not on others; its einsum does on all."""
-    if not kernels.INTERPRETED:
-        return
-    from triton.runtime import interpreter
-
-    def matmul(a, b, dtype):
-        return np.einsum("mk,kn->mn", a, b, dtype=dtype, optimize=False)
-
-    monkeypatch.setattr(interpreter, "np", _NumPyBut(matmul=matmul))
-
-
-class _NumPyBut:
-    """NumPy, with some functions of one's own."""
-
-    def __init__(self, **own):
-        self.__dict__.update(own)
-
-    def __getattr__(self, name):
-        return getattr(np, name)
 
 
 def normal(*size, seed=0, dtype=torch.float32):

@@ -15,6 +15,7 @@ bfloat16 that is not made wide, so there it always is.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
+import numpy as np
 import triton
 import triton.language as tl
 
@@ -309,3 +310,21 @@ def silu_mul(gate, up, out, size, TILE: tl.constexpr):
 
 #: Whether the kernels run in Triton's interpreter: TRITON_INTERPRET=1 was set when triton was first imported.
 INTERPRETED = not isinstance(attend, triton.JITFunction)
+
+
+class _NumPyRowByRow:
+    """NumPy, but for `matmul`, whose BLAS may sum a row in another order where it lies elsewhere among the others."""
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    def matmul(self, a, b, dtype):
+        return np.einsum("mk,kn->mn", a, b, dtype=dtype, optimize=False)
+
+
+if INTERPRETED:
+    # A matrix unit treats the rows of a tile alike, and batch_invariant=True relies on it. The interpreter has NumPy
+    # multiply, which does so on some processors only.
+    from triton.runtime import interpreter
+
+    interpreter.np = _NumPyRowByRow()
