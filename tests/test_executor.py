@@ -88,7 +88,7 @@ class Served:
 
     def __init__(
         self, model, *, block_size=4, num_blocks=64, host=0, caching=True, kv_dtype=None, on_step=None, pool=None,
-        **limits,
+        lookahead=0, **limits,
     ):  # fmt: skip
         pool = pool or BlockPool(num_blocks, block_size, prefix_caching=caching)
         swap = {"preemption": "swap", "host_pool": HostPool(host)} if host else {}
@@ -96,7 +96,8 @@ class Served:
         self.executor = DecoderExecutor(model, num_blocks, block_size, host_blocks=host, kv_dtype=kv_dtype)
         for data in (self.executor.kv.keys, self.executor.kv.values, self.executor.host.data):
             data[:] = nan_of(data)
-        self.engine = Engine(Scheduler(pool, **swap, **limits), self.executor, on_step=self._see)
+        scheduler = Scheduler(pool, **swap, **limits)
+        self.engine = Engine(scheduler, self.executor, on_step=self._see, lookahead=lookahead)
         self.requests: list[Request] = []
         self.draws: dict[object, list] = {}
         self.texts: dict[object, str] = {}
@@ -116,7 +117,8 @@ class Served:
         self.engine.run()
         pool, host = self.engine.scheduler.pool, self.engine.scheduler.host_pool
         assert pool.num_used == 0 and (host is None or host.num_used == 0)
-        assert not self.executor._continuations  # all released
+        assert not self.executor._continuations and not self.executor._choosy  # all released
+        assert not self.executor._flights
         return self
 
     def said(self, requests=None):
@@ -134,7 +136,8 @@ class Served:
         for work, sampled in zip(plan.work, result.sampled, strict=True):
             sequences = work.sequence.request.sequences if work.samples > 1 else [work.sequence]
             for sequence, one in zip(sequences, sampled, strict=False):
-                if one.error is None:
+                # Else it failed, or it was drawn before anybody saw that the sequence had ended.
+                if len(self.draws.get(sequence, ())) < len(sequence.output_ids):
                     self.draws.setdefault(sequence, []).append(one.draw)
                     self.texts[sequence] = self.texts.get(sequence, "") + one.text
         if self._on_step is not None:
@@ -317,15 +320,15 @@ def poisoned(path):
     return Model(SHAPE, weights, path=path, batch_invariant=True)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_row_without_a_law_fails_alone(path):
+@pytest.mark.parametrize("path, lookahead", list(itertools.product(PATHS, (0, 2))))
+def test_a_row_without_a_law_fails_alone(path, lookahead):
     model = poisoned(path)
     prompts = [[1, 2, 3], [5, 60], [60], [9, 9, 9, 9, 9]]
     for params in (
         SamplingParams(max_tokens=4, temperature=0, ignore_eos=True),
         SamplingParams(max_tokens=4, temperature=1.0, seed=8, n=2, ignore_eos=True, logit_bias={60: float("-inf")}),
     ):
-        served = Served(model).run(prompts, [params] * 4)
+        served = Served(model, lookahead=lookahead).run(prompts, [params] * 4)
         wanted = generate(model, [prompts[0], prompts[3]], params)
         sound = [s for i in (0, 3) for s in served.requests[i].sequences]
         assert [s.output_ids for s in sound] == [one.token_ids for one in wanted]
@@ -615,7 +618,8 @@ def test_a_step_that_is_launched_is_collected_once(models, path):
     with pytest.raises(UnderloadError, match="no step is under way; launch a plan"):
         apart.executor.collect()
     apart.executor.launch(plan)
-    apart.executor.launch(plan)  # the first is forgotten: its plan was given up
+    apart.executor.launch(plan)
+    apart.executor.forget(1)
     drawn = [one.draw for (one,) in apart.executor.collect().sampled]
     assert drawn == whole.decode(whole.sequences)
     assert apart.stored() == whole.stored()
@@ -623,6 +627,141 @@ def test_a_step_that_is_launched_is_collected_once(models, path):
         apart.executor.collect()
     apart.executor.launch(Plan(2))
     assert apart.executor.collect().sampled == []
+
+
+# ---- ahead ---------------------------------------------------------------------------------------------------------
+
+
+def ending_early(model):
+    """Greedy wishes, most of which end where their own words happen to hold a stop token; and the naive words."""
+    params = []
+    for index, prompt in enumerate(PROMPTS):
+        free = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+        stop = (generate(model, prompt, free)[0].token_ids[4],) if index % 3 else ()
+        least = 6 if index == 4 else 0
+        params.append(
+            SamplingParams(max_tokens=12, temperature=0, n=1 + index % 2, stop_token_ids=stop, min_tokens=least)
+        )
+    return params, naively(model, PROMPTS, params)
+
+
+@pytest.mark.parametrize("path, lookahead", list(itertools.product(PATHS, (1, 2))))
+def test_tokens_that_are_taken_before_they_are_seen_are_the_same(models, path, lookahead):
+    greedy, wanted = ending_early(models[path])
+    greedy[4], wanted[4] = GREEDY[0], naively(models[path], [PROMPTS[4]], [GREEDY[0]])[0]
+    deepest = 0
+
+    def look(served):
+        nonlocal deepest
+        deepest = max(deepest, len(served.executor._flights))
+
+    served = Served(models[path], lookahead=lookahead, on_step=look).run(PROMPTS, greedy)
+    assert served.said() == wanted
+    assert deepest == lookahead  # and one that was just collected
+    works = [work for plan in served.plans for work in plan.work]
+    assert any(
+        work.stop == len(work.sequence.tokens) for work in works
+    )  # who had said a stop token had gone on from it
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_any_load_says_the_same_with_any_lookahead(models, expected, path, monkeypatch):
+    model = models[path]
+    loads = [(PARAMS, expected[path]), ending_early(model), (GREEDY, naively(model, PROMPTS, GREEDY))]
+    preemptions = aborted = 0
+    for seed in range(24):
+        rng = random.Random(seed)
+        params, wanted = loads[seed % 3]
+        order = rng.sample(range(len(PROMPTS)), len(PROMPTS))
+        leaving = rng.randrange(2, 9)
+
+        def cancel(served, leaving=leaving):
+            if len(served.plans) == leaving:
+                served.engine.cancel("gone")
+
+        with monkeypatch.context() as patch:
+            served = Served(
+                model,
+                num_blocks=rng.choice([9, 12, 60]),
+                host=rng.choice([0, 14]),
+                caching=rng.random() < 0.5,
+                lookahead=rng.choice([1, 1, 2]),
+                max_num_batched_tokens=rng.choice([9, 40]),
+                max_num_seqs=rng.choice([3, 256]),
+                batching=rng.choice([None, None, Static(3), Greedy(4)]),
+                max_aborts=200,
+                on_step=cancel,
+            )
+            if seed % 2:
+                faults = Faults(seed, chance=0.05)
+                for name in ("forward", "greedy"):
+                    faults.wrap(model, name, patch)
+                for name in ("copy_blocks", "swap_out", "swap_in"):
+                    faults.wrap(served.executor.kv, name, patch)
+                faults.wrap(served.executor, "collect", patch)
+            gone = served.add(SHARED[:6], SamplingParams(max_tokens=20, temperature=0, ignore_eos=True), name="gone")
+            served.run([PROMPTS[i] for i in order], [params[i] for i in order])
+        assert served.said(served.requests[1:]) == [wanted[i] for i in order]
+        assert gone.finished
+        preemptions += served.preemptions
+        aborted += served.engine.aborted
+    assert preemptions > 0 and aborted > 0
+
+
+def test_text_that_is_computed_ahead_is_streamed_as_it_would_be(pocket):
+    free = generate(pocket, TEXTS, SamplingParams(max_tokens=24, temperature=0, ignore_eos=True))
+    params = [
+        SamplingParams(max_tokens=24, temperature=0, stop=(one.text[9:12],) if index % 2 else (), ignore_eos=True)
+        for index, one in enumerate(free)
+    ]
+    wanted = generate(pocket, TEXTS, params)
+    assert wanted[1].finish_reason is FinishReason.STOP
+    for lookahead in (1, 2):
+        served = Served(pocket, lookahead=lookahead).run([pocket.tokenizer.encode(text) for text in TEXTS], params)
+        sequences = [request.sequences[0] for request in served.requests]
+        assert [s.output_ids for s in sequences] == [one.token_ids for one in wanted]
+        assert [served.texts[s] for s in sequences] == [one.text for one in wanted]
+
+
+def test_nobody_goes_ahead_while_somebody_takes_another_token_than_the_likeliest(models):
+    executor = DecoderExecutor(models["fast"], 8, 4)
+    one, other = (Request(name, [1], params, Timeline(0.0)) for name, params in zip("ab", PARAMS, strict=False))
+    assert executor.unseen(one.sequences[0])
+    assert not executor.unseen(other.sequences[0]) and not executor.unseen(one.sequences[0])
+    executor.release(other)
+    assert executor.unseen(one.sequences[0])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_plans_under_way_are_collected_in_order_and_a_failed_one_is_not_among_them(models, path, monkeypatch):
+    """Three steps, each from what the one before draws; a fourth fails, and the third is dropped and done again."""
+    apart, whole = Prepared(models[path]), Prepared(models[path])
+    for prepared in (apart, whole):
+        for sequence in prepared.sequences:
+            sequence.request.params = GREEDY[0]
+            prepared.executor.release(sequence.request)
+    plans = [
+        Plan(n, work=[Work(s, s.num_computed + n, s.num_computed + n + 1) for s in apart.sequences]) for n in range(4)
+    ]
+    with pytest.raises(UnderloadError, match="asked for 1 tokens of a sequence that has 0 left"):
+        apart.executor.launch(plans[1])  # nobody draws what it begins with
+    for plan in plans[:3]:
+        apart.executor.launch(plan)
+    with monkeypatch.context() as patch:
+        faults = Faults(0, chance=1.0)
+        faults.wrap(apart.executor.kv, "swap_in", patch)
+        with pytest.raises(Injected):
+            apart.executor.launch(plans[3])
+    apart.executor.forget(2)
+    apart.executor.launch(plans[2])
+    for _ in range(3):
+        sampled = apart.executor.collect().sampled
+        assert [one.token_id for (one,) in sampled] == [draw.token_id for draw in whole.decode(whole.sequences)]
+        for sequence, (one,) in zip(apart.sequences, sampled, strict=True):
+            sequence.tokens.append(one.token_id)
+    assert apart.stored() == whole.stored()
+    with pytest.raises(UnderloadError, match="no step is under way"):
+        apart.executor.collect()
 
 
 def test_the_benchmark_of_the_executor_measures_decode_steps(tmp_path):

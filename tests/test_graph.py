@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="triton is not installed (it exists for Lin
 
 from underload.cache import BlockPool
 from underload.decoder import Batch, DecoderExecutor, Model, Weights, attention_triton, fused, invariant, kernels
+from underload.decoder.batch import fill_in
 from underload.decoder.graph import SIZES, DecodeGraphs, capture_on_gpu, decode_graphs, size_for
 from underload.engine import Engine
 from underload.request import BlockTable, FinishReason, Request, SamplingParams, Sequence, Timeline, UnderloadError
@@ -80,7 +81,7 @@ class Bench:
         """The batch's logits by a graph and without: with the cache that each leaves behind."""
         before = [pool.clone() for pool in (self.kv.keys, self.kv.values)]
         replay = self.graphs.replay(batch)
-        ids = replay.ids()
+        ids = replay.ids.tolist()
         assert ids == replay.logits.argmax(-1).tolist()
         by_graph = replay.logits.clone(), [pool[:, :SCRATCH].clone() for pool in (self.kv.keys, self.kv.values)]
         for pool, was in zip((self.kv.keys, self.kv.values), before, strict=True):
@@ -207,8 +208,8 @@ WISHES = [
 ]
 
 
-def serve(executor, wishes=WISHES, **limits):
-    engine = Engine(Scheduler(BlockPool(40, BLOCK_SIZE), **limits), executor)
+def serve(executor, wishes=WISHES, lookahead=0, **limits):
+    engine = Engine(Scheduler(BlockPool(40, BLOCK_SIZE), **limits), executor, lookahead=lookahead)
     requests = [
         Request(str(index), list(prompt), params, Timeline(engine.clock.now()))
         for index, (prompt, params) in enumerate(zip(PROMPTS, wishes, strict=True))
@@ -231,7 +232,32 @@ def test_an_engine_says_the_same_with_graphs_and_without(weights, limits):
     assert capture.replayed >= 4
 
 
-def test_a_row_without_a_law_fails_alone_in_a_graph_too():
+@pytest.mark.parametrize(
+    "lookahead, limits", [(1, {}), (2, {"batching": Static(3)}), (2, {"max_num_batched_tokens": 4})]
+)
+def test_tokens_that_only_the_device_has_seen_are_the_same(weights, lookahead, limits):
+    model = Model(SHAPE, weights, attention="triton")
+    wishes = [*WISHES[:2], SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)]
+    plain, fast = (DecoderExecutor(model, 40, BLOCK_SIZE, graphs=False) for _ in range(2))
+    capture = Captured()
+    fast.graphs = DecodeGraphs(model.plain_path, fast.kv, 40, capture)
+    open_ones = []
+    replay = fast.graphs.replay
+    fast.graphs.replay = lambda batch: open_ones.append(bool((batch.token_ids < 0).any())) or replay(batch)
+    said = [[r.sequences[0].output_ids for r in serve(plain, wishes, **limits)]]
+    said.append([r.sequences[0].output_ids for r in serve(fast, wishes, lookahead, **limits)])
+    assert said[0] == said[1]
+    assert sum(open_ones) >= 4 and capture.replayed >= 4
+
+
+def test_places_of_tokens_are_filled_in_and_a_broken_one_is_token_0():
+    ids = torch.tensor([5, -1, -3, 0, -2], device=DEVICE)
+    drawn = torch.tensor([7, -1, 9], device=DEVICE)
+    assert fill_in(ids, drawn).tolist() == [5, 7, 9, 0, 0]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_row_without_a_law_fails_alone_in_a_graph_too(lookahead):
     weights = Weights.random(SHAPE, seed=3, device=DEVICE)
     weights.embed[5] = torch.nan
     model = Model(SHAPE, weights, attention="triton")
@@ -240,7 +266,7 @@ def test_a_row_without_a_law_fails_alone_in_a_graph_too():
     fast.graphs = DecodeGraphs(model.plain_path, fast.kv, 40, Captured())
     greedy = [SamplingParams(max_tokens=3, temperature=0, ignore_eos=True, logit_bias={}) for _ in PROMPTS]
     for executor in (plain, fast):
-        sound, other, broken = serve(executor, greedy)
+        sound, other, broken = serve(executor, greedy, lookahead)
         assert broken.sequences[0].finish_reason is FinishReason.ERROR and "NaN" in broken.error
         assert [r.sequences[0].finish_reason for r in (sound, other)] == [FinishReason.LENGTH] * 2
 

@@ -9,15 +9,20 @@
     logit_rows    [         2                 3                       5  ]   rows whose logits are wanted
 
 Prefill and decode are not told apart: a sequence brings one token or many, and the causal mask does the rest.
+
+A token that an earlier batch draws, and that the host has not seen yet, is named by its place among those drawn
+(`fill_in`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from underload.request import Sequence, UnderloadError
 
@@ -34,6 +39,8 @@ class Batch:
         query_lens, context_lens: [sequences] int32.
         block_tables: [sequences, at least the most blocks of any] int32, padded with -1.
         logit_rows: [rows] int64, indices into the tokens.
+        drawn: [tokens drawn] int64 on the model's device: what `token_ids` below 0 stand for, as `fill_in` says; None
+            where there are none.
     """
 
     token_ids: np.ndarray
@@ -42,6 +49,7 @@ class Batch:
     context_lens: np.ndarray
     block_tables: np.ndarray
     logit_rows: np.ndarray
+    drawn: Tensor | None = None
 
     @classmethod
     def of(cls, work: Iterable[tuple[Sequence, int]], *, all_logits: bool = False) -> Batch:
@@ -55,11 +63,18 @@ class Batch:
         """
         spans = [(sequence, sequence.num_computed, sequence.num_computed + new) for sequence, new in work]
         wanted = [stop == len(sequence.tokens) for sequence, _, stop in spans]
-        batch = cls._lay(spans, wanted, [], Tables())
+        batch = cls._lay(spans, wanted, [], Tables(), {})
         return replace(batch, logit_rows=np.arange(batch.num_tokens)) if all_logits else batch
 
     @classmethod
-    def of_plan(cls, plan: Plan, tables: Tables, scratch: int) -> Batch:
+    def of_plan(
+        cls,
+        plan: Plan,
+        tables: Tables,
+        scratch: int,
+        places: Mapping[Sequence, int] | None = None,
+        drawn: Tensor | None = None,
+    ) -> Batch:
         """The tokens that a plan's work names, with logits for each work that is to be sampled; and after them, the
         tokens that it throws away, one row each.
 
@@ -70,6 +85,7 @@ class Batch:
         Args:
             tables: of the steps before; the batch's block tables are valid until they are used again.
             scratch: a block that no sequence has.
+            places: for sequences that go on from a token which is not among theirs yet, where it is in `drawn`.
 
         Raises:
             UnderloadError: as `of` does, or a held sequence without its blocks.
@@ -85,7 +101,8 @@ class Batch:
                 )
             padding.append((context, [*table.blocks[: (context - 1) // table.block_size], scratch]))
         padding += [(1, [scratch])] * (plan.padding_tokens - len(padding))
-        return cls._lay(spans, [work.samples > 0 for work in plan.work], padding, tables)
+        batch = cls._lay(spans, [work.samples > 0 for work in plan.work], padding, tables, places or {})
+        return replace(batch, drawn=drawn) if places else batch
 
     @classmethod
     def _lay(
@@ -94,6 +111,7 @@ class Batch:
         wanted: list[bool],
         padding: list[tuple[int, list[int]]],
         tables: Tables,
+        places: Mapping[Sequence, int],
     ) -> Batch:
         """Tokens [start, stop) of each sequence, end to end, then padding: a token at the end of a context, and the
         blocks it looks at. Once a step, so it has to cost little beside one."""
@@ -106,14 +124,17 @@ class Batch:
                 raise UnderloadError(
                     f"tokens {start} to {stop} need cache blocks, but the sequence's blocks hold {room}"
                 )
-            if not 0 <= start < stop <= len(tokens):
+            if 0 <= start < stop <= len(tokens):
+                if stop == start + 1:
+                    token_ids.append(tokens[start])
+                else:
+                    token_ids += tokens[start:stop]
+            elif stop == start + 1 and sequence in places:
+                token_ids.append(-1 - places[sequence])
+            else:
                 raise UnderloadError(
                     f"asked for {stop - start} tokens of a sequence that has {len(tokens) - start} left"
                 )
-            if stop == start + 1:
-                token_ids.append(tokens[start])
-            else:
-                token_ids += tokens[start:stop]
             starts.append(start)
             stops.append(stop)
             blocks.append(table.blocks)
@@ -158,11 +179,26 @@ class Batch:
         new, context = self.query_lens.astype(np.int64), self.context_lens.astype(np.int64)
         return int((new * (context - new) + new * (new + 1) // 2).sum())
 
+    def seen(self) -> Batch:
+        """This batch with all its token ids on the host; waits for those that are drawn."""
+        if self.drawn is None:
+            return self
+        token_ids = fill_in(torch.from_numpy(self.token_ids), self.drawn.cpu()).numpy()
+        return replace(self, token_ids=token_ids, drawn=None)
+
     def slots(self, block_size: int) -> np.ndarray:
         """Where each token's key and value go: [tokens] int64, block x block_size + offset."""
         rows = np.repeat(np.arange(self.num_sequences), self.query_lens)
         blocks = self.block_tables[rows, self.positions // block_size].astype(np.int64)
         return blocks * block_size + self.positions % block_size
+
+
+def fill_in(token_ids: Tensor, drawn: Tensor) -> Tensor:
+    """The token ids, where -1 - i stands for `drawn[i]`; both int64, on one device, which alone need know them.
+
+    What was drawn from a broken row is no id: whoever goes on from it is computed for nothing, with token 0.
+    """
+    return torch.where(token_ids < 0, drawn[(-1 - token_ids).clamp(min=0)].clamp(min=0), token_ids)
 
 
 class Tables:

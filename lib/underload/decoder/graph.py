@@ -10,8 +10,10 @@ lies in buffers that stay where they are, and a batch is filled up to the next o
 token of the scratch block, which nobody reads.
 
     one copy, host to device   token ids, positions, slots | split, sequences, queries, block tables
+    token ids filled in        where the step before draws them, and the host has not seen them
     replay                     ids and logits of all rows, where they were the last time
-    one copy, device to host   ids
+
+Nothing here waits for the device, so that several steps can be sent off, one behind the other.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from torch import Tensor
 
 from underload.decoder import attention_triton
 from underload.decoder.attention_triton import INVARIANT_SPLIT, MOST_SPLITS, AttentionPlan
-from underload.decoder.batch import Batch
+from underload.decoder.batch import Batch, fill_in
 from underload.decoder.kv import KVStorage, PlainKV
 from underload.decoder.model import Model
 from underload.decoder.plain import Inputs, PlainPath, likeliest
@@ -68,8 +70,6 @@ def decode_graphs(model: Model, kv: KVStorage, scratch: int, wish: str | bool) -
 class DecodeGraphs:
     """Captured decode steps, one for each number of rows in `SIZES`; each is captured when it is first needed.
 
-    One step is under way at a time: sending off the next waits for the last.
-
     Args:
         path, kv: what computes, with Triton attention, and the cache that it is captured on.
         scratch: a block of `kv` that no sequence has.
@@ -83,21 +83,15 @@ class DecodeGraphs:
         self.max_context = min(shape.max_positions, kv.num_blocks * kv.block_size)
         self._capture, self._must = capture, must
         self._broken = False
-        self._done: torch.cuda.Event | None = None  # of the last step that was sent off
         self._replays: dict[int, Callable[[], None]] = {}
         self._width = -(-self.max_context // kv.block_size)
         most = SIZES[-1]
-        on_gpu = device.type == "cuda"
-        # 64-bit numbers: 3 a row. Then 32-bit ones: the split, 5 a row, and the tables.
-        numbers = 3 * most + (2 + 5 * most + most * self._width + 1) // 2
-        self._host = torch.zeros(numbers, dtype=torch.int64, pin_memory=on_gpu)
-        self._there = torch.zeros(numbers, dtype=torch.int64, device=device)
+        self._there = torch.zeros(_numbers(most, self._width), dtype=torch.int64, device=device)
         self._tables = torch.full((most, self._width), scratch, dtype=torch.int32, device=device)
         rows = torch.arange(most, dtype=torch.int32, device=device)
         self._tiles = torch.stack((rows, torch.zeros_like(rows), rows), dim=1)  # a row of partial results for each row
         self._logits = torch.zeros((most, shape.vocab_size), dtype=path.dtype, device=device)
         self._ids = torch.zeros(most, dtype=torch.int64, device=device)
-        self._said = torch.zeros(most, dtype=torch.int64, pin_memory=on_gpu)
 
     @property
     def sizes(self) -> list[int]:
@@ -125,14 +119,13 @@ class DecodeGraphs:
             return None
         slots = batch.slots(self.kv.block_size)
         self._fill(size, batch.token_ids, batch.positions, slots, batch.context_lens, batch.block_tables)
+        if batch.drawn is not None:
+            token_ids = self._there[: batch.num_sequences]  # the first of the parts
+            token_ids.copy_(fill_in(token_ids, batch.drawn))
         if (run := self._ready(size)) is None:
             return None
         run()
-        self._said[:size].copy_(self._ids[:size], non_blocking=True)
-        if self.path.device.type == "cuda":
-            self._done = torch.cuda.Event()
-            self._done.record()
-        return Replay(self._logits[: batch.num_sequences], self._said[: batch.num_sequences], self._done)
+        return Replay(self._logits[: batch.num_sequences], self._ids[: batch.num_sequences].clone())
 
     def replay_again(self, size: int) -> None:
         """Send off the last batch of that size once more: what is left of a step when the host has no part in it."""
@@ -188,10 +181,10 @@ class DecodeGraphs:
         block_tables: np.ndarray,
     ) -> None:
         """Put a batch into the buffers, and rows of the scratch block after it, and send it to the device."""
-        if self._done is not None:  # one that nobody collected may still be on its way out of these buffers
-            self._done.synchronize()
         rows, width = len(token_ids), min(block_tables.shape[1], self._width)
-        parts = _parts(self._host, size, width)
+        # The allocator of page-locked memory gives it to nobody else before the copy is done.
+        host = torch.empty(_numbers(size, width), dtype=torch.int64, pin_memory=self.path.device.type == "cuda")
+        parts = _parts(host, size, width)
         wide, split, sequences, queries, tables = (part.numpy() for part in parts)
         for row, (numbers, filling) in enumerate(
             ((token_ids, 0), (positions, 0), (slots, self.scratch * self.kv.block_size))
@@ -209,8 +202,7 @@ class DecodeGraphs:
             invariant=self.path.batch_invariant,
         )
         tables[:rows, :width], tables[rows:] = block_tables[:, :width], self.scratch
-        used = 3 * size + (2 + 5 * size + size * width + 1) // 2
-        self._there[:used].copy_(self._host[:used], non_blocking=True)
+        self._there[: len(host)].copy_(host, non_blocking=True)
         self._tables[:size, :width].copy_(_parts(self._there, size, width)[-1])
 
     def _num_splits(self, size: int) -> int:
@@ -227,18 +219,13 @@ class DecodeGraphs:
 class Replay:
     """A batch that was sent off.
 
-    logits: [rows, vocab] in the model's dtype, on the device; the next replay changes them.
+    Args:
+        logits: [rows, vocab] in the model's dtype, on the device; the next replay changes them.
+        ids: [rows] int64, on the device: the likeliest id of each row, -1 for a row without a largest logit.
     """
 
     logits: Tensor
-    _said: Tensor
-    _done: torch.cuda.Event | None
-
-    def ids(self) -> list[int]:
-        """The likeliest id of each row, -1 for a row without a largest logit. Waits for the batch."""
-        if self._done is not None:
-            self._done.synchronize()
-        return self._said.tolist()
+    ids: Tensor
 
 
 def size_for(rows: int) -> int | None:
@@ -264,6 +251,11 @@ def capture_on_gpu() -> Capture:
         return graph.replay
 
     return capture
+
+
+def _numbers(size: int, width: int) -> int:
+    """64-bit numbers of a step of `size` rows: 3 a row. Then 32-bit ones: the split, 5 a row, and the tables."""
+    return 3 * size + (2 + 5 * size + size * width + 1) // 2
 
 
 def _parts(flat: Tensor, size: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

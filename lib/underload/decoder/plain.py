@@ -13,7 +13,7 @@ from torch import Tensor
 
 from underload.decoder import attention_triton, fused, invariant
 from underload.decoder.attention import IMPLEMENTATIONS, paged_attention
-from underload.decoder.batch import Batch
+from underload.decoder.batch import Batch, fill_in
 from underload.decoder.kv import PlainKV
 from underload.decoder.rope import cos_sin, inverse_frequencies, rotate
 from underload.decoder.weights import LayerWeights, LinearWeights, Weights
@@ -98,6 +98,8 @@ class PlainPath:
         """Write the batch's keys and values into `kv`; return float32 logits [len(batch.logit_rows), vocab]."""
         arrays = (batch.token_ids, batch.positions, batch.slots(kv.block_size), batch.logit_rows, batch.block_tables)
         token_ids, positions, slots, logit_rows, tables = _send(arrays, self.device)
+        if batch.drawn is not None:
+            token_ids = fill_in(token_ids, batch.drawn)
         attend = self._attention(batch, tables)
         return self.compute(Inputs(token_ids, positions, slots, logit_rows, attend), kv).float()
 

@@ -120,6 +120,7 @@ class FastPath:
     def _compute(self, batch: Batch, kv: FastKV, want: int, result: np.ndarray) -> None:
         if batch.num_tokens == 0:
             return
+        batch = batch.seen()
         self._check(batch, kv)
         if self._process != os.getpid():  # a forked child: the thread that may hold the lock did not come along
             self._lock, self._process = threading.Lock(), os.getpid()
