@@ -97,7 +97,7 @@ def captured(setting: Any) -> dict:
             replay = graphs.replay(batch)
             if replay is None:
                 raise AssertionError(f"no graph took {count} rows")
-            ids, logits = replay.ids(), replay.logits.float().clone()
+            ids, logits = replay.ids.tolist(), replay.logits.float().clone()
             wanted = model.forward(batch, kv)
             error = ((logits - wanted).abs().max() / wanted.abs().max()).item()
             agree = np.mean(np.array(ids) == np.array(wanted.argmax(-1).tolist()))
@@ -129,13 +129,14 @@ def _same_words(setting: Any, name: str) -> dict:
     params = SamplingParams(max_tokens=answer, temperature=0, ignore_eos=True)
     naive = [one.token_ids for one in generate(model, prompts, params)]
     found = {}
-    for way in ("graphs, recompute", "graphs, swap", "no graphs, swap"):
+    for way in ("graphs, recompute", "graphs, ahead", "graphs, swap", "no graphs, swap"):
         swap = {"preemption": "swap", "host_pool": HostPool(blocks)} if "swap" in way else {}
         executor = DecoderExecutor(model, blocks, block_size, host_blocks=blocks if swap else 0, graphs=False)
         if way.startswith("graphs"):
             executor.graphs = graphs_of(setting, executor)
         pool = BlockPool(blocks, block_size)
-        runner = Engine(Scheduler(pool, max_num_seqs=32, max_num_batched_tokens=256, **swap), executor)
+        scheduler = Scheduler(pool, max_num_seqs=32, max_num_batched_tokens=256, **swap)
+        runner = Engine(scheduler, executor, lookahead=int("ahead" in way))
         requests = _ask(runner, prompts, [params] * count)
         runner.run()
         preemptions = sum(request.sequences[0].preemptions for request in requests)
