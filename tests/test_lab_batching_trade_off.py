@@ -14,7 +14,7 @@ from lab_source import LABS, assert_graded_lightly, assert_library_is_there, ass
 
 from underload.labs import batching_trade_off as lab
 from underload.queueing import bulk_service
-from underload.scheduling import Greedy, SizeOrTimeout, Static
+from underload.scheduling import Batching, Greedy, SizeOrTimeout, Static
 
 SOURCE = LABS / "batching-trade-off.ipynb"
 
@@ -179,6 +179,28 @@ def test_what_is_said_of_a_rule() -> None:
         lab.check_my_timeout(None, 0)
     assert "a batch of" in told(lab.check_all_served, lambda size: Greedy(200), draw(1))
     assert "requests a second: your mean is" in told(lab.check_beats, lambda size: Static(4), draw(1), 200)
+
+
+class ByDifference(Batching):
+    """Patience, measured by a difference of two instants; with some arrivals it is a hair shorter than the timeout."""
+
+    def __init__(self, size: int, timeout: float) -> None:
+        self.size, self.timeout = size, timeout
+
+    def fill(self, step: Any) -> None:
+        queue = list(step.waiting)
+        arrival = queue[0].request.timeline.arrival if queue else step.now
+        if len(queue) >= self.size or step.closing or step.now - arrival >= self.timeout:
+            for one in queue[: self.size]:
+                step.admit(one, step.budget)
+        else:
+            step.wait_until(arrival + self.timeout)
+
+
+def test_a_rule_that_waits_for_an_instant_that_has_come_is_told_so() -> None:
+    arrival = 0.05799675040642444
+    assert (arrival + 0.03) - arrival < 0.03
+    assert "an instant that has come already" in told(lab.check_patient, ByDifference, [arrival, 1.0], 16, 0.03)
 
 
 def test_what_is_said_of_a_batch_that_settles() -> None:

@@ -217,9 +217,15 @@ def serve(
     for request in requests:
         engine.add(request)
     most = 20 * sum(ask.prompt + ask.answer for ask in asks)
+    stood, turns = engine.clock.now(), 0  # a policy that waits for an instant that has come would turn for ever
     try:
         while engine.step():
             assert len(steps) < most, f"after {most:,} steps the requests are still not answered"
+            stood, turns = (stood, turns + 1) if engine.clock.now() == stood else (engine.clock.now(), 0)
+            assert turns < 100, (
+                f"at {stood!r} s fill() lets nobody compute and waits until an instant that has come already; compare "
+                "step.now with the very number that wait_until gets (a difference of two may be a hair smaller)"
+            )
     except UnderloadError as error:
         waiting, running = len(scheduler.waiting), len(scheduler.running)
         if waiting + running and "nothing can be scheduled" in str(error):
