@@ -30,7 +30,7 @@ def decoder_engine(
     max_num_seqs: int = 256,
     max_num_batched_tokens: int = 2048,
     max_model_len: int | None = None,
-    lookahead: int | None = None,
+    lookahead: int = 0,
     **options: Any,
 ) -> Engine:
     """An engine on a real model.
@@ -48,8 +48,8 @@ def decoder_engine(
         kv_dtype: what keys and values are stored in, as in `Model.new_kv`.
         prefix_caching: share blocks with equal content, and keep them after use.
         max_model_len: tokens of one sequence at most; the model's own limit when None.
-        lookahead: plans that are made while one is being executed, as in `engine.Engine`. When None, 1 on a GPU, which
-            computes by itself, and 0 on a CPU.
+        lookahead: plans that are made while one is being executed, as in `engine.Engine`. It is meant for a GPU, on
+            which it has not been measured yet.
         options: others of `scheduling.Scheduler`: policies and limits. For a `host_pool` the executor gets its blocks.
 
     Raises:
@@ -83,6 +83,4 @@ def decoder_engine(
     host_pool = scheduler.host_pool  # None where preemption is by recomputing
     host_blocks = host_pool.num_blocks if host_pool is not None else 0
     executor = DecoderExecutor(model, num_blocks, block_size, kv_dtype=kv_dtype, host_blocks=host_blocks, clock=clock)
-    if lookahead is None:
-        lookahead = int(model.device.type == "cuda")
     return Engine(scheduler, executor, clock, lookahead=lookahead)

@@ -83,7 +83,7 @@ class Step:
         if count <= 0 or sequence.state is not _RUNNING:
             return 0
         request = sequence.request
-        if request is not None and (request.cancelled or request.aborts and self._would_mix(request)):
+        if request is not None and (request.cancelled or (request.aborts and self._would_mix(request))):
             return 0
         start, table = sequence.num_scheduled, sequence.table
         assert table is not None
