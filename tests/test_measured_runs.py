@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -180,3 +181,16 @@ def test_by_data_sheet_a_step_reads_weights_and_cache_and_multiplies():
     assert guess.base == pytest.approx(15.0e9 / 1e12, rel=0.01)  # all weights but the embedding, 2 bytes each
     assert guess.per_context == pytest.approx(131_072 / 1e12)
     assert guess.per_token == pytest.approx(2 * 6.98e9 / 1e14, rel=0.01)  # the layers' products
+
+
+def test_the_speed_of_a_simulation_is_measured_on_equal_records(capsys):
+    """One round; the script itself compares what joined and single steps leave."""
+    here = Path(__file__).parent / "benchmarks"
+    sys.path.insert(0, str(here))
+    try:
+        import serving_simulation
+    finally:
+        sys.path.remove(str(here))
+    assert serving_simulation.main(["--quick"]) == 0
+    said = capsys.readouterr()
+    assert "skipped" in said.err or all(case in said.out for case in serving_simulation.CASES)
