@@ -125,12 +125,13 @@ class Browser:
         return [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
 
     def requests(self) -> list[str]:
-        """Every address asked for since the last `open`, data and blob addresses left out. Empties the log."""
+        """Every address asked for since the last `open`, left out data, blobs, and the browser's own new tab. Empties the
+        log."""
         found = []
         for event in self._events():
             if event["method"] in {"Network.requestWillBeSent", "Network.webSocketCreated"}:
                 url = event["params"].get("request", event["params"]).get("url", "")
-                if not url.startswith(("data:", "blob:")):
+                if not url.startswith(("data:", "blob:", "chrome:")):
                     found.append(url)
         return found
 

@@ -19,6 +19,7 @@ from underload.course.process import Limits, Process
 if TYPE_CHECKING:
     from underload.course.process import Tested
 
+pytestmark = pytest.mark.slow
 needs_processes = pytest.mark.skipif(sys.platform == "win32", reason="grading needs Linux or macOS")
 
 SET_UP = """
@@ -464,8 +465,6 @@ import sys, underload.labs.latency_budget
 fingerprint = watch.Fingerprint()
 assert "torch" not in sys.modules
 import torch, numba, scipy.stats, matplotlib.pyplot, unittest.mock
-
-pytestmark = pytest.mark.slow
 print(fingerprint.restore())
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(underload.__file__).parents[1])}
