@@ -125,7 +125,7 @@ class Browser:
         return [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
 
     def requests(self) -> list[str]:
-        """Every address asked for since the last `open`, without data, blobs and the browser's own pages. Empties the log."""
+        """Every address asked for since the last `open`, but data, blobs and the browser's own. Empties the log."""
         found = []
         for event in self._events():
             if event["method"] in {"Network.requestWillBeSent", "Network.webSocketCreated"}:
