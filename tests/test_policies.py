@@ -8,7 +8,7 @@ import math
 import pytest
 from paper_model import PaperExecutor, alone, check_books, request
 
-from underload.cache import BlockPool
+from underload.cache import BlockPool, HostPool
 from underload.engine import Engine
 from underload.request import FinishReason, InvalidRequest, UnderloadError, VirtualClock
 from underload.scheduling import (
@@ -162,7 +162,9 @@ def test_an_executor_that_computes_and_one_that_models_get_the_same_plans_from_o
 # ---- like steps at once ------------------------------------------------------------------------------------------
 
 
-def joined_or_not(batching, order, blocks, size, *, caching=True, shedding=None, join=True, **more) -> tuple:
+def joined_or_not(batching, order, blocks, size, *, caching=True, shedding=None, join=True, swap=0, **more) -> tuple:
+    if swap:
+        more |= {"preemption": "swap", "host_pool": HostPool(swap)}
     outputs = {str(i): 1 + i * 5 % 23 for i in range(14)}
     executor = CostModelExecutor(LinearStepTime(0.5, 0.01, 0.0001), output_tokens=outputs)
     scheduler = Scheduler(
@@ -197,7 +199,13 @@ def joined_or_not(batching, order, blocks, size, *, caching=True, shedding=None,
 def test_like_steps_taken_at_once_leave_what_single_steps_leave(batching, order):
     joined = single = 0
     for blocks, size, caching in ((200, 4, True), (14, 4, True), (14, 4, False), (60, 1, True), (9, 16, True)):
-        for more in ({}, {"max_num_seqs": 3}, {"shedding": Shedding(max_wait=9.0)}, {"admission": Watermark(0.3)}):
+        for more in (
+            {},
+            {"swap": 30},
+            {"max_num_seqs": 3},
+            {"shedding": Shedding(max_wait=9.0)},
+            {"admission": Watermark(0.3)},
+        ):
             at_once = joined_or_not(batching, order, blocks, size, caching=caching, **more)
             one_by_one = joined_or_not(batching, order, blocks, size, caching=caching, join=False, **more)
             assert at_once[:-1] == one_by_one[:-1]

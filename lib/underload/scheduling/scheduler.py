@@ -99,6 +99,7 @@ class Scheduler:
         if max_aborts < 0:
             raise UnderloadError(f"max_aborts must be at least 0, got {max_aborts}")
         self.pool = pool
+        self.names_blocks = getattr(pool, "prefix_caching", True)  # a reader's own pool need not say
         self.batching = batching or Continuous()
         self.order = order or FirstCome()
         self.admission = admission or self.batching.admission()
@@ -372,9 +373,9 @@ class Scheduler:
             if sequence.finished:
                 self._end(sequence)  # it ended in a step before this one, and what this one drew is nobody's
                 continue
-            if stop - work.start > 1 or not stop % block_size:  # else no block got full
-                assert sequence.table is not None
-                publish(sequence.table, sequence.chain, stop)
+            table = sequence.table
+            if self.names_blocks and table is not None and stop >= (table.num_hashed + 1) * block_size:
+                publish(table, sequence.chain, stop)  # a full block is not known yet
             if not sampled:
                 continue
             if len(sampled) > 1:
@@ -401,6 +402,8 @@ class Scheduler:
                 most = sequence.max_len - length
             if computed % pool.block_size and not pool.ready(sequence.table, computed):
                 return None  # a copy is owed
+            if self.names_blocks and sequence.table.num_hashed != computed // pool.block_size:
+                return None  # blocks that came back from the host, say, become known in the next step
         if self.waiting and not self.batching.keeps_finished and self._may_come_in(self.waiting[0], most):
             return None
         repeat = Repeat(self, list(running), list(self.held), most)
@@ -412,7 +415,7 @@ class Scheduler:
             return False
         if not self.admission.grows_only_stricter or self.may_begin(first):
             return True
-        if not self.pool.prefix_caching:
+        if not self.names_blocks:
             return False
         # The next block that it could share may become known meanwhile: by one that has said the same so far.
         size = self.pool.block_size

@@ -175,10 +175,11 @@ class Step:
         sequence.num_scheduled = stop
         sequence.last_turn = scheduler.turns
         scheduler.turns += 1
-        # Else no block gets full, or nobody can tell yet what will be in it.
-        if (count > 1 or not stop % scheduler.pool.block_size) and stop <= known:
-            assert sequence.table is not None
-            scheduler.pool.announce(sequence.table, sequence.chain, stop)
+        table = sequence.table
+        assert table is not None
+        # Else no block gets full that is not known, or nobody can tell yet what will be in it.
+        if scheduler.names_blocks and (table.num_hashed + 1) * table.block_size <= stop <= known:
+            scheduler.pool.announce(table, sequence.chain, stop)
         self._plan.work.append(Work(sequence, start, stop, samples, last))
         self.budget -= count
 
