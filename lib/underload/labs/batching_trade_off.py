@@ -318,6 +318,11 @@ def check_full(answer: Callable[..., Any], arrivals: Sequence[float], size: int,
         "the batch has not gathered yet": _no_wait(arrivals, size, o, t),
         "an answer leaves when its batch does, not one after the other": _one_by_one(arrivals, size, o, t),
     }
+    _compare(got, right, slips, words)
+
+
+def _compare(got: Sequence[Any], right: Departures, slips: Mapping[str, Departures], words: str) -> None:
+    """The first instant at which an answer should not leave, with the slip that gives it."""
     for place, (one, wanted) in enumerate(zip(got, right)):
         value = number(one, f"instant {place}")
         if not near(value, wanted):
@@ -599,14 +604,7 @@ def check_greedy(answer: Callable[..., Any], arrivals: Sequence[float], cap: int
         "as if each were served alone": greedy_batches(arrivals, 1, o, t),
         "as if it waited for a full batch": full_batches(arrivals, cap, o, t),
     }
-    for place, (one, wanted) in enumerate(zip(got, right)):
-        value = number(one, f"instant {place}")
-        if not near(value, wanted):
-            why = named(value, {slip: values[place] for slip, values in slips.items()})
-            raise AssertionError(
-                f"{words}: the answer to request {place} leaves at {value:.6g} s{why}; it should leave at "
-                f"{wanted:.6g} s"
-            )
+    _compare(got, right, slips, words)
 
 
 # ------------------------------------------------------------------ pictures
