@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from statistics import NormalDist
 
 import pytest
 from paper_model import PaperExecutor, alone, check_books, request
@@ -462,6 +463,8 @@ def test_predictors_say_the_same_each_time_and_never_more_than_is_allowed():
     noisy = Noisy({"x": 7}, 0.5, seed=3)
     assert noisy.predict(one) == noisy.predict(one) != Noisy({"x": 7}, 0.5, seed=4).predict(one)
     assert Noisy({"x": 7}, 0.0).predict(one) == pytest.approx(7)
+    # What its docstring says of sigma = 0.7: half of the errors of a normal law are beyond 0.674 of its deviation.
+    assert math.exp(0.7 * NormalDist().inv_cdf(0.75)) == pytest.approx(1.6, abs=0.01)
     logs = [math.log(Noisy({str(i): 100}, 0.5).predict(request(str(i), [1], 1000)) / 100) for i in range(2000)]
     assert abs(sum(logs) / 2000) < 4 * 0.5 / math.sqrt(2000)
     assert math.sqrt(sum(x * x for x in logs) / 2000) == pytest.approx(0.5, rel=0.07)

@@ -156,7 +156,7 @@ class BlockPool:
 
     def ready(self, table: BlockTable, position: int) -> bool:
         """Whether the token at `position` can be written as things are: no block to take, none to copy. Changes
-        nothing. What nearly every decoded token finds, at a tenth of the cost of `append` and `write`."""
+        nothing. Nearly every decoded token finds it so, and need not ask `append` and `write`."""
         place = position // self.block_size
         if place >= len(table.blocks):
             return False
