@@ -15,7 +15,10 @@ matplotlib is imported on first use.
 
 from underload.figures.blocks import BlockRecording, block_pool, fork_and_copy, named_blocks
 from underload.figures.diagrams import decode_step, kv_filling, ragged_batch, request_life, stage_bar, token_strip
+from underload.figures.fanout import fan_out, slow_answers
 from underload.figures.gantt import BatchRecording, batch_gantt
+from underload.figures.goodput import goodput_against_load, refusing_at_the_door
+from underload.figures.hedge import Copy, copies_in_time, hedge_delay
 from underload.figures.landing import collision
 from underload.figures.loops import open_and_closed
 from underload.figures.memory import Kept, kv_memory, reserved_and_paged, waste_bars
@@ -53,6 +56,7 @@ __all__ = [
     "BlockRecording",
     "Choice",
     "Commit",
+    "Copy",
     "Curve",
     "FigureError",
     "Frame",
@@ -71,9 +75,13 @@ __all__ = [
     "batching_trade_off",
     "block_pool",
     "collision",
+    "copies_in_time",
     "decode_step",
     "drawing",
+    "fan_out",
     "fork_and_copy",
+    "goodput_against_load",
+    "hedge_delay",
     "inspection",
     "kv_filling",
     "kv_memory",
@@ -86,10 +94,12 @@ __all__ = [
     "parts_and_merge",
     "quantity",
     "ragged_batch",
+    "refusing_at_the_door",
     "request_life",
     "reserved_and_paged",
     "rules_in_time",
     "show",
+    "slow_answers",
     "softmax_in_blocks",
     "stage_bar",
     "style",
