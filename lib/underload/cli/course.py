@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from underload.cli.course_grade import add_grade
+from underload.cli.course_leaderboard import add_leaderboard
 from underload.cli.course_verify import add_verify
 
 DESCRIPTION = """\
@@ -49,6 +50,7 @@ def register(commands: Any) -> None:
     _add_list(words)
     _add_release(words)
     add_grade(words)
+    add_leaderboard(words)
     _add_gradescope(words)
     _add_check(words)
     add_verify(words)

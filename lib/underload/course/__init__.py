@@ -9,6 +9,7 @@ nbgrader marks them. Its tasks have parts, a part is one graded cell, and a part
     handed out      release, changes, readme, personal (numbers of one's own, from a secret), roster, shelf; check (a
                     student's own)
     what came back  submission, arrivals, student -> assemble (the steps to run) -> attempt, grade -> results, ledger
+    compared        leaderboard (policies on held-back loads, ranked)
     running it      process and inside (a process that runs cells and can be forked), wire, sandbox (what it may
                     touch), watch (tampering, and the library's own version)
     told            report, summary, table, feedback, titles, similar, marking (of open answers), lms, gradebook,
