@@ -55,6 +55,7 @@ class Engine:
         # How to wait for an instant where nothing can be computed before; a front end may cut the wait short.
         self.sleep: Callable[[float], None] = self.clock.wait
         self.join_steps = True  # whether like steps may be taken at once on a virtual clock (`Executor`)
+        self.horizon = math.inf  # the instant up to which nobody comes or goes but whom the engine knows of
         self._coming: dict[str, Request] = {}  # not yet arrived, by id
         self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled
         self._numbers = count()
@@ -191,11 +192,11 @@ class Engine:
         repeat = self.scheduler.repeat() if execute is not None else None
         if execute is None or repeat is None:
             return False
-        instants = [at for at in (self._next_arrival(), self.scheduler.next_expiry()) if at is not None]
+        instants = [at for at in (self._next_arrival(), self.scheduler.next_expiry(), self.horizon) if at is not None]
         start, rows, held = self.clock.now(), len(repeat.sequences), len(repeat.held)
         context, waiting = repeat.context_tokens, len(self.scheduler.waiting)
         first = StepRecord(start, 0.0, rows + held, 0, rows, held, context, context, rows)
-        found = execute(repeat.sequences, repeat.most, first, start, min(instants, default=math.inf))
+        found = execute(repeat.sequences, repeat.most, first, start, min(instants))
         if found is None:
             return False
         ids, stopped, ends = found

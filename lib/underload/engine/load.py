@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
 from underload.engine.engine import Engine
 from underload.request import Request, Timeline
-from underload.workload import Planned, PromptIds
+from underload.workload import Planned, PromptIds, Turns
 
 
 def serve(
@@ -33,7 +32,6 @@ def serve(
     """
     start, first = engine.clock.now(), len(engine.finished)
     sent: dict[str, Planned] = {}
-    later: dict[tuple[str, str], deque[Planned]] = {}  # turns that wait for an answer, by conversation
 
     def send(request: Planned, arrival: float) -> None:
         name = str(request.index)
@@ -42,15 +40,9 @@ def serve(
         tenant = request.tenant
         engine.add(Request(name, ids(request), params, Timeline(arrival), salt=tenant, tenant=tenant))
 
-    begun: set[tuple[str, str]] = set()
-    for request in planned:
-        follows = request.think is not None and request.turn and (request.tenant, request.session) in begun
-        if request.session is not None:
-            begun.add((request.tenant, request.session))
-        if request.session is not None and follows:
-            later.setdefault((request.tenant, request.session), deque()).append(request)
-        else:
-            send(request, start + request.arrival)
+    turns = Turns(planned)
+    for request in turns.first:
+        send(request, start + request.arrival)
     seen = first
     more = True
     while more:
@@ -62,9 +54,7 @@ def serve(
             if answered is None:
                 continue  # somebody else's
             ids.answered(answered, done.sequences[0].output_ids)
-            following = later.get((answered.tenant, answered.session or ""))
-            if following and done.timeline.finished is not None:
-                then = following.popleft()
+            if done.timeline.finished is not None and (then := turns.after(answered)) is not None:
                 send(then, done.timeline.finished + (then.think or 0.0))
                 more = True
     return engine.finished[first:]

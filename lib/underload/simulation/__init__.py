@@ -18,6 +18,13 @@
     serving       simulate_serving: the engine's own loop, scheduler and pool on a virtual clock
     replay        replay: a recorded run again, with the times of its steps
     measured      runs of another engine, measured by others: rerun, RunErrors, fit_overlap
+    cluster       simulate_cluster: replicas behind a front door; Front, Door, ClusterRun
+    replicas      EngineReplica, StationReplica: what stands behind it
+    router        which replica: Random, RoundRobin, JoinShortestQueue, PowerOfChoices, LeastKvUsed, PrefixAffine
+    sending       what is done with a request: Once, Hedge, Tied, Retry, FanOut, or a policy of your own
+    call          Call, Attempt: a client's request, and the copies sent for it
+    slowness      Steady, Episodes, Product: a server that is not always at its best
+    failures      Failures: one that goes down and comes back
     backlog       serve_backlog: what a pool's memory holds while requests wait
     replications  replicate, compare: independent runs; alternatives on the same random numbers
 
@@ -40,19 +47,35 @@ What to rely on:
 """
 
 from underload.simulation.backlog import Occupancy, serve_backlog
+from underload.simulation.call import Attempt, Call
+from underload.simulation.cluster import ClusterRun, Door, Front, ReplicaRun, simulate_cluster
 from underload.simulation.driven import submit_to
 from underload.simulation.events import Event, EventQueue
+from underload.simulation.failures import Failures, drawn_failures
 from underload.simulation.fast import fcfs
 from underload.simulation.fitted import FittedStepTime
 from underload.simulation.line import DISCIPLINES
 from underload.simulation.little import Little, little, number_inside
 from underload.simulation.modelled import CostModelExecutor
 from underload.simulation.replay import replay
+from underload.simulation.replicas import EngineReplica, Replica, StationReplica
 from underload.simulation.replications import Comparison, Replications, compare, replicate
 from underload.simulation.roofline import RooflineStepTime
+from underload.simulation.router import (
+    JoinShortestQueue,
+    LeastKvUsed,
+    PowerOfChoices,
+    PrefixAffine,
+    Random,
+    RoundRobin,
+    Router,
+    View,
+)
 from underload.simulation.run import Run
+from underload.simulation.sending import FanOut, Hedge, Once, Retry, Sending, Tied
 from underload.simulation.serving import ServingRun, simulate_serving
 from underload.simulation.simulate import simulate
+from underload.simulation.slowness import Episodes, Product, Slowness, Steady, drawn_episodes
 from underload.simulation.station import ServerStation, SharedStation, Station, station
 from underload.simulation.step_time import LinearStepTime, OverlapStepTime, ReplayStepTime, StepTime
 from underload.simulation.table import TableStepTime
@@ -60,28 +83,58 @@ from underload.simulation.visit import Visit, VisitState
 
 __all__ = [
     "DISCIPLINES",
+    "Attempt",
+    "Call",
+    "ClusterRun",
     "Comparison",
     "CostModelExecutor",
+    "Door",
+    "EngineReplica",
+    "Episodes",
     "Event",
     "EventQueue",
+    "Failures",
+    "FanOut",
     "FittedStepTime",
+    "Front",
+    "Hedge",
+    "JoinShortestQueue",
+    "LeastKvUsed",
     "LinearStepTime",
     "Little",
     "Occupancy",
+    "Once",
     "OverlapStepTime",
+    "PowerOfChoices",
+    "PrefixAffine",
+    "Product",
+    "Random",
     "ReplayStepTime",
+    "Replica",
+    "ReplicaRun",
     "Replications",
+    "Retry",
     "RooflineStepTime",
+    "RoundRobin",
+    "Router",
     "Run",
+    "Sending",
     "ServerStation",
     "ServingRun",
     "SharedStation",
+    "Slowness",
     "Station",
+    "StationReplica",
+    "Steady",
     "StepTime",
     "TableStepTime",
+    "Tied",
+    "View",
     "Visit",
     "VisitState",
     "compare",
+    "drawn_episodes",
+    "drawn_failures",
     "fcfs",
     "little",
     "number_inside",
@@ -89,6 +142,7 @@ __all__ = [
     "replicate",
     "serve_backlog",
     "simulate",
+    "simulate_cluster",
     "simulate_serving",
     "station",
     "submit_to",

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from underload.request import FinishReason, Request, Sequence, StepRecord, UnderloadError
+from underload.request import Clock, FinishReason, Request, Sequence, StepRecord, UnderloadError
 from underload.scheduling import Plan, Sampled, StepResult
+from underload.simulation.slowness import Slowness
 from underload.simulation.step_time import StepTime
 
 _MASK = (1 << 64) - 1
@@ -27,9 +28,11 @@ class CostModelExecutor:
         output_tokens: tokens of each request's answer, by its id; one that is missing runs to its `max_tokens`.
         vocabulary: ids are drawn below it.
         seed: of the ids.
+        slowness: when steps take longer than the model says.
+        clock: the engine's, which says when a step begins; only slowness asks.
 
     Raises:
-        UnderloadError: an answer without a token, or a vocabulary without one.
+        UnderloadError: an answer without a token, a vocabulary without one, or slowness without a clock.
     """
 
     max_model_len: int | None = None
@@ -41,17 +44,23 @@ class CostModelExecutor:
         output_tokens: Mapping[str, int] | None = None,
         vocabulary: int = 32_000,
         seed: int = 0,
+        slowness: Slowness | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.step_time = step_time
+        self.slowness = slowness
+        self.clock = clock
+        if slowness is not None and clock is None:
+            raise UnderloadError("slowness depends on when a step begins; give the engine's clock, too")
         self.vocabulary = vocabulary
         self.seed = seed
         self._answers: dict[Request, _Answer] = {}  # of live requests
-        self._output_tokens = dict(output_tokens or {})
+        self.output_tokens = dict(output_tokens or {})
         if vocabulary < 1:
             raise UnderloadError(f"a vocabulary has at least 1 token, got {vocabulary}")
-        if short := [name for name, tokens in self._output_tokens.items() if tokens < 1]:
+        if short := [name for name, tokens in self.output_tokens.items() if tokens < 1]:
             raise UnderloadError(
-                f"request {short[0]!r} answers with {self._output_tokens[short[0]]} tokens; every answer has at least 1"
+                f"request {short[0]!r} answers with {self.output_tokens[short[0]]} tokens; every answer has at least 1"
             )
 
     def check(self, request: Request) -> None:
@@ -60,7 +69,11 @@ class CostModelExecutor:
     def execute(self, plan: Plan) -> StepResult:
         """The tokens of a plan, and how long it took."""
         sampled = [self._sample(work.sequence, work.samples) for work in plan.work]
-        return StepResult(sampled, duration=self.step_time(plan))
+        duration = self.step_time(plan)
+        if self.slowness is not None and self.clock is not None:
+            now = self.clock.now()
+            duration = self.slowness.end(now, duration) - now
+        return StepResult(sampled, duration=duration)
 
     def release(self, request: Request) -> None:
         self._answers.pop(request, None)
@@ -87,7 +100,8 @@ class CostModelExecutor:
         count = most if until == math.inf else 1
         while len(ends) < most and now < until:
             for duration in durations_of(size, count):
-                now += duration
+                # As a single step says, and to the same bit: a duration first, and then an instant.
+                now += duration if self.slowness is None else self.slowness.end(now, duration) - now
                 ends.append(now)
             size.context_tokens += count * size.decode_tokens
             size.score_pairs += count * size.decode_tokens
@@ -109,7 +123,7 @@ class CostModelExecutor:
 
     def _answer(self, request: Request) -> _Answer:
         name, most = request.request_id, request.params.max_tokens
-        tokens = self._output_tokens.get(name, most)
+        tokens = self.output_tokens.get(name, most)
         # An answer that is cut off has not stopped, and only the scheduler knows of the limit.
         answer = self._answers[request] = _Answer(
             hash_of(self.seed, name), tokens if tokens < most else most + 1, len(request.sequences), self.vocabulary

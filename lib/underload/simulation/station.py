@@ -12,6 +12,7 @@ from underload.queueing import arguments
 from underload.request.errors import UnderloadError
 from underload.simulation.events import Event, EventQueue
 from underload.simulation.line import line_of
+from underload.simulation.slowness import Slowness
 from underload.simulation.visit import Visit, VisitState
 
 Callback = Callable[[Visit], object]
@@ -114,9 +115,12 @@ class ServerStation(Station):
         UnderloadError: servers that are no whole number from 1, a buffer that is none from 0, an unknown discipline.
     """
 
-    def __init__(self, queue: EventQueue, *, discipline: str = "fcfs", **rest: Any) -> None:
+    def __init__(
+        self, queue: EventQueue, *, discipline: str = "fcfs", slowness: Slowness | None = None, **rest: Any
+    ) -> None:
         super().__init__(queue, **rest)
         self.discipline = discipline
+        self.slowness = slowness
         self._line = line_of(discipline)
         self._busy = 0
 
@@ -142,7 +146,8 @@ class ServerStation(Station):
             # The common case of `_start`, without a detour through the line.
             self._busy = busy + 1
             visit.state, visit.start = SERVING, now
-            visit.event = queue.end_at(now + service, self._end, visit)
+            end = now + service if self.slowness is None else self.slowness.end(now, service)
+            visit.event = queue.end_at(end, self._end, visit)
             if self.on_start is not None:
                 self.on_start(visit)
         elif busy + line.length >= self._most:
@@ -178,7 +183,8 @@ class ServerStation(Station):
             self._busy += 1
             now = queue.now()
             visit.state, visit.start = SERVING, now
-            visit.event = queue.end_at(now + visit.service, self._end, visit)
+            end = now + visit.service if self.slowness is None else self.slowness.end(now, visit.service)
+            visit.event = queue.end_at(end, self._end, visit)
             if self.on_start is not None:
                 self.on_start(visit)
 
@@ -303,6 +309,7 @@ def station(
     servers: int = 1,
     discipline: str = "fcfs",
     buffer: int | None = None,
+    slowness: Slowness | None = None,
     on_start: Callback | None = None,
     on_finish: Callback | None = None,
     on_refused: Callback | None = None,
@@ -314,16 +321,20 @@ def station(
         servers: how many serve at once; under "ps" how many unit speeds all inside share.
         discipline: "fcfs", "lifo", "sjf", "priority" or "ps".
         buffer: how many may be inside beyond the servers; None is no limit. Who comes to a full station is refused.
+        slowness: when the servers take longer than the work says; not under "ps".
         on_start, on_finish, on_refused: called with the visit.
 
     Raises:
-        UnderloadError: servers that are no whole number from 1, a buffer that is none from 0, an unknown discipline.
+        UnderloadError: servers that are no whole number from 1, a buffer that is none from 0, an unknown discipline,
+            slowness where servers are shared.
     """
     rest: dict[str, Any] = {"servers": servers, "buffer": buffer}
     rest |= {"on_start": on_start, "on_finish": on_finish, "on_refused": on_refused}
     if discipline == "ps":
+        if slowness is not None:
+            raise UnderloadError('slowness goes with servers that serve one at a time, not with "ps"; leave one out')
         return SharedStation(queue, **rest)
-    return ServerStation(queue, discipline=discipline, **rest)
+    return ServerStation(queue, discipline=discipline, slowness=slowness, **rest)
 
 
 def _numbers(service: object, priority: object) -> tuple[float, float]:

@@ -5,6 +5,7 @@
     lengths   prompt and answer: FixedTokens … LognormalTokens, Lengths (correlated, limited), EmpiricalPairs
     prompts   what prompts share: SharedPrefix, Conversations; PromptIds, block_keys, shared_blocks
     mix       Workload, Tenants, Mix: `plan(seed, horizon=…)` gives a list of Planned requests
+    turns     Turns: which requests come at their own time, and which follow an answer
     drive     open_loop, closed_loop (and async): send a plan by any clock, get a Log; OneServer
     readers   read_trace: Azure, BurstGPT, Mooncake, ServeGen, ShareGPT lengths, measured vLLM runs, our own
     trace     what they give: Trace (`plan`, `arrivals`, `lengths`), ClientWindows, ClientLengths, Measured
@@ -55,6 +56,7 @@ from underload.workload.replay import Replay, Windowed
 from underload.workload.runners import Events
 from underload.workload.streams import Streams
 from underload.workload.trace import ClientLengths, ClientWindows, Measured, Trace
+from underload.workload.turns import Turns
 from underload.workload.varying import Diurnal, OnOff, PiecewiseConstant
 
 __all__ = [
@@ -97,6 +99,7 @@ __all__ = [
     "Tenants",
     "Tokens",
     "Trace",
+    "Turns",
     "UniformTokens",
     "Unshared",
     "Weibull",
