@@ -16,23 +16,33 @@ from underload.queueing.waits import invert
 from underload.request.errors import UnderloadError
 
 
-def prob_any(p_slow: float, *, n: int) -> float:
-    """The probability that at least one of `n` independent calls is slow, each with probability `p_slow`.
+def prob_any(p_slow: float, *, n: int, common: float = 0.0) -> float:
+    """The probability that at least one of `n` calls is slow, each with probability `p_slow`.
 
-        1 - (1 - p_slow)^n:   63.4 % for a hundred calls that are slow once in a hundred
+        1 - (1 - p_slow)^n:   63.4 % for a hundred independent calls that are slow once in a hundred
 
-    Correlated calls (one overloaded machine, one pause of all) amplify less.
+    `common` is for calls that share a cause (one overloaded machine, one pause of all): that share of each call's slow
+    cases, 0 to 1, falls into moments in which every call is slow; in all other moments they are independent. At 1 a
+    fan-out amplifies nothing, and the result is `p_slow`.
 
-    Source: Dean and Barroso, "The tail at scale", CACM 56(2), 2013.
+    Source: Dean and Barroso, "The tail at scale", CACM 56(2), 2013; the split into common and own causes is the shock
+    model of Marshall and Olkin, "A multivariate exponential distribution", JASA 62, 1967.
 
     Raises:
-        UnderloadError: p_slow outside 0 to 1, or n that is no whole number from 1.
+        UnderloadError: p_slow or common outside 0 to 1, or n that is no whole number from 1.
     """
     p = arguments.at_least_zero("p_slow", p_slow, "")
     n = arguments.whole("n", n, least=1, most=10**12)
+    together = arguments.at_least_zero("common", common, "")
     if p > 1:
         raise UnderloadError(f"p_slow is a probability and at most 1, got {p:g}; write 0.01 for 1 %")
-    return 1.0 if p == 1 else -math.expm1(n * math.log1p(-p))
+    if together > 1:
+        raise UnderloadError(f"common is a share of the slow cases and at most 1, got {together:g}; write 0.5 for 50 %")
+    if p == 1:
+        return 1.0
+    moments = p * together
+    own = (p - moments) / (1 - moments)
+    return moments - (1 - moments) * math.expm1(n * math.log1p(-own))
 
 
 @dataclass(frozen=True)
