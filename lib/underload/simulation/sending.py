@@ -136,16 +136,28 @@ class Tied(Sending):
 
     def begin(self, call: Call) -> None:
         for _ in range(self.copies):
-            call.send()
             if call.state is not None and not self.message:
-                break  # it has started: the others need not be sent
+                return  # one has started already: the others need not be sent
+            attempt = call.send()
+            if call.state not in (None, attempt):
+                self._tell(call, attempt)
 
     def started(self, call: Call, attempt: Attempt) -> None:
         if call.state is None:
             call.state = attempt
-        for other in call.inside:
-            if other is not attempt and other.started is None:
-                call.cancel(other, self.message)
+            for other in call.inside:
+                if other is not attempt:
+                    self._tell(call, other)
+
+    def _tell(self, call: Call, other: Attempt) -> None:
+        if self.message:
+            call.after(self.message, self._hear, call, other)
+        else:
+            call.cancel(other)
+
+    def _hear(self, call: Call, attempt: Attempt) -> None:
+        if attempt.started is None:
+            call.cancel(attempt)
 
 
 class Retry(Sending):
