@@ -160,6 +160,18 @@ def _tick_name(value: float) -> str:
     return number(value, 6) if value != int(value) or abs(value) >= 1e9 else number(int(value))
 
 
+def round_values(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, … between the two: ticks of a logarithmic axis."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [each * 10.0**power for power in powers for each in (1, 2, 5) if low <= each * 10.0**power <= high]
+
+
+def round_step(end: float, most: int) -> float:
+    """A round distance between ticks from 0 to `end` that gives at most `most` of them."""
+    power = 10.0 ** math.floor(math.log10(end / most))
+    return next(power * times for times in (1, 2, 5, 10) if end / (power * times) <= most)
+
+
 def text_width(text: str, size: float = 12.5) -> float:
     """About how wide `text` runs in a sans-serif of this size (px)."""
     return sum(0.3 if c in "iljtf.,:;'|! " else 0.86 if c in "mwMW—" else 0.56 for c in text) * size

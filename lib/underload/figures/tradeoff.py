@@ -14,7 +14,7 @@ from typing import Any
 from underload.figures.moving import Band, Choice, Commit, Curve, Frame, Mark, Number, Slider, moving_figure
 from underload.figures.palette import FigureError
 from underload.figures.pen import Pen, drawing
-from underload.figures.plot import Axis, Panel, text_width
+from underload.figures.plot import Axis, Panel, round_step, round_values, text_width
 from underload.figures.still import Picture
 from underload.figures.wording import number, quantity
 from underload.queueing import LinearBatch, linear_batch
@@ -125,7 +125,7 @@ def batching_trade_off(
         panels=[
             Panel(
                 Axis("batch size", log=True, limits=(sizes[0], sizes[-1]), ticks=_ticks(sizes)),
-                Axis("mean latency", "ms", log=True, limits=_limits(line), ticks=_round(*_limits(line))),
+                Axis("mean latency", "ms", log=True, limits=_limits(line), ticks=round_values(*_limits(line))),
                 height=1.25,
             )
         ],
@@ -139,12 +139,6 @@ def _limits(line: LinearBatch) -> tuple[float, float]:
     """Of the latency axis, in ms: from under the least that a request can take to a hundred times that."""
     least = 0.8e3 * line.step_time(1)
     return least, 100 * least
-
-
-def _round(low: float, high: float) -> list[float]:
-    """1, 2, 5, 10, … between the two."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [each * 10.0**power for power in powers for each in (1, 2, 5) if low <= each * 10.0**power <= high]
 
 
 def _ticks(sizes: Sequence[int]) -> list[float]:
@@ -219,7 +213,7 @@ def rules_in_time(
             base = top + len(stays) * row + 2
             pen.line(left, base, left + scale * end, base)
             y = base + 14
-        step = _step(end, 5 if pen.narrow else 10)
+        step = round_step(end, 5 if pen.narrow else 10)
         for tick in range(math.floor(end / step) + 1):
             x = left + scale * step * tick
             last = (tick + 1) * step > end
@@ -253,9 +247,3 @@ def _batches(stays: Stays) -> list[int]:
     """Sizes of the batches in the order in which they start."""
     starts = sorted(begins for _, begins, _ in stays)
     return [starts.count(begins) for begins in sorted(set(starts))]
-
-
-def _step(end: float, most: int) -> float:
-    """A round distance between ticks that gives at most `most` of them."""
-    power = 10.0 ** math.floor(math.log10(end / most))
-    return next(power * times for times in (1, 2, 5, 10) if end / (power * times) <= most)

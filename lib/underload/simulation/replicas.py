@@ -86,6 +86,7 @@ class EngineReplica:
     max_tokens: what each request is allowed, of which the scheduler knows; None: just what it will need.
     slowness: of its steps.
     failures: when it is down. It comes back empty, and with an empty cache.
+    vocabulary: token ids of answers are below it.
     """
 
     step_time: StepTime | Callable[[Plan], float]
@@ -93,6 +94,7 @@ class EngineReplica:
     max_tokens: int | None = None
     slowness: Slowness | None = None
     failures: Failures | None = None
+    vocabulary: int = 32_000
 
     def serve(self, front: Front, index: int) -> Server:
         return EngineServer(self, front, index)
@@ -388,7 +390,11 @@ class _Watched(CostModelExecutor):
 
     def __init__(self, server: EngineServer, clock: VirtualClock) -> None:
         super().__init__(
-            server.replica.step_time, seed=server.front.seed, slowness=server.replica.slowness, clock=clock
+            server.replica.step_time,
+            vocabulary=server.replica.vocabulary,
+            seed=server.front.seed,
+            slowness=server.replica.slowness,
+            clock=clock,
         )
         self._server = server
         self._counts = server.front.counts_work
