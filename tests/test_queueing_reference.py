@@ -14,6 +14,8 @@ import scipy.optimize
 import scipy.stats
 
 from underload import queueing as q
+from underload.metrics import percentile_interval, samples_needed
+from underload.metrics.percentiles import _binomial_cdf
 from underload.queueing.bulk import _fall
 
 VALUES = json.loads((Path(__file__).parent / "queueing_values.json").read_text(encoding="utf-8"))
@@ -97,7 +99,22 @@ def pooling_gain(i: dict[str, Any]) -> float:
     return alone / q.mmc(i["c"] * i["rho"] * i["mu"], i["mu"], servers=i["c"]).mean_wait
 
 
-COMPUTE: dict[str, Callable[[dict[str, Any]], float]] = {
+def interval_ranks(i: dict[str, Any]) -> list[int]:
+    found = percentile_interval(range(i["n"]), 100 * i["p"], i["conf"])
+    assert found is not None
+    return list(found.ranks)
+
+
+def interval_coverage(i: dict[str, Any]) -> float:
+    below = _binomial_cdf(i["n"], i["p"])
+    return float(below[i["u"] - 1] - below[i["l"] - 1])
+
+
+def supermarket(i: dict[str, Any]) -> float:
+    return q.power_of_choices(i["lambda"], i["mu"], choices=i["d"]).mean_sojourn
+
+
+COMPUTE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "bailey-L": lambda i: bailey(i).mean_left,
     "bailey-Wq": lambda i: bailey(i).mean_wait,
     "fill-any-p99": lambda i: q.batch_fill(i["lambda"], batch_size=i["B"]).wait_quantile(99),
@@ -142,6 +159,13 @@ COMPUTE: dict[str, Callable[[dict[str, Any]], float]] = {
     "shed-K": best_room,
     "slo-mmc": largest_rate,
     "staff": fewest_servers,
+    "jsq2": lambda i: q.shortest_queue(i["lambda"], i["mu"]).mean_sojourn,
+    "pow": supermarket,
+    "ci": interval_ranks,
+    "ci-cov": interval_coverage,
+    "nmin": lambda i: samples_needed(100 * i["p"], i["conf"], two_sided=False),
+    "fj2": lambda i: q.fork_join(i["rho"] * i["mu"], i["mu"], n=2).mean_sojourn,
+    "nt": lambda i: q.fork_join(i["rho"] * i["mu"], i["mu"], n=i["n"]).mean_sojourn,
     "fan": lambda i: q.prob_any(i["p_slow"], n=i["n"]),
     "hedge-exp": lambda i: q.hedged(q.Exponential(1.0), percentile=95).quantile(100 * i["p"]),
     "hedge-load": lambda i: q.hedged(q.Exponential(1.0), percentile=100 * i["quantile"]).extra_load,

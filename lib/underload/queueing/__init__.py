@@ -6,6 +6,7 @@
     gathering  batch_fill, size_or_timeout: waiting for company, the server always free
     bulk       bulk_service: a server that takes batches, "greedy", "full" or "bailey"
     linear     linear_batch: o + bt, its throughput, knee, best batch and capacity at an SLO
+    routing    power_of_choices, shortest_queue, fork_join: queues side by side
     tails      max_of_n, prob_any: fan-out; hedged: a backup copy after a delay
 
 A queue is a function of its parameters that returns `Measures`, once and for all: frozen, in steady state, with its law
@@ -32,6 +33,7 @@ from underload.queueing.general import Estimates, gg1, gm1, md1, mg1, mg1_ps
 from underload.queueing.linear import LinearBatch, linear_batch
 from underload.queueing.markov import erlang_b, erlang_c, halfin_whitt, mm1, mm1k, mmc
 from underload.queueing.measures import Measures
+from underload.queueing.routing import ForkJoin, fork_join, power_of_choices, shortest_queue
 from underload.queueing.service import (
     BoundedPareto,
     Deterministic,
@@ -53,6 +55,7 @@ __all__ = [
     "Erlang",
     "Estimates",
     "Exponential",
+    "ForkJoin",
     "Gathering",
     "Hedged",
     "Hyperexponential",
@@ -66,6 +69,7 @@ __all__ = [
     "bulk_service",
     "erlang_b",
     "erlang_c",
+    "fork_join",
     "gg1",
     "gm1",
     "halfin_whitt",
@@ -78,6 +82,8 @@ __all__ = [
     "mm1",
     "mm1k",
     "mmc",
+    "power_of_choices",
     "prob_any",
+    "shortest_queue",
     "size_or_timeout",
 ]
