@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ class Failures:
     the end of each outage.
 
     down: (begin, end) of each outage in s, in order; an end of infinity: it does not come back.
-    notice: s from the begin of an outage on.
+    notice: s from the begin of an outage on; infinity: nobody ever notices.
 
     Raises:
         UnderloadError: what is no pair of instants, outages that overlap or end before they begin, a negative notice.
@@ -41,7 +42,8 @@ class Failures:
         for begin, end in pairs:
             free = in_order("outage", begin, end, free)
         object.__setattr__(self, "down", tuple(pairs))
-        object.__setattr__(self, "notice", arguments.at_least_zero("notice", self.notice, "s"))
+        notice = self.notice if self.notice == math.inf else arguments.at_least_zero("notice", self.notice, "s")
+        object.__setattr__(self, "notice", notice)
         object.__setattr__(self, "_edges", tuple(edge for pair in pairs for edge in pair))
 
     def is_down(self, instant: float) -> bool:
