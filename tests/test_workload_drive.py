@@ -18,7 +18,6 @@ from underload.simulation import EventQueue
 from underload.workload import (
     Conversations,
     Lengths,
-    OneServer,
     Planned,
     Poisson,
     PromptIds,
@@ -501,48 +500,28 @@ def test_what_stops_a_run_is_raised_and_soon():
     assert time.perf_counter() - began < 10
 
 
-def test_one_server_serves_in_order_and_in_one_thread():
-    clock, threads, order = WallClock(), set(), []
+def test_the_engine_on_a_real_decoder_is_a_server(tiny_checkpoint):
+    from underload.decoder import decoder_engine, load_model
+    from underload.engine import OnlineEngine
 
-    def serve(planned, timeline):
-        threads.add(threading.get_ident())
-        order.append(planned.index)
-        time.sleep(0.01)
-        if planned.index == 3:
-            raise RuntimeError("out of memory")
-
-    with OneServer(serve, clock) as server:
-        log = open_loop(every(0.002, 8), server, clock)
-    assert len(threads) == 1 and threading.get_ident() not in threads
-    assert order == sorted(order) == list(range(8))
-    assert [e.error for e in log.failures] == ["RuntimeError: out of memory"]
-    for entry in log.entries:
-        t = entry.timeline
-        assert t.arrival <= t.sent <= t.queued <= t.scheduled <= t.finished
-    waits = [metrics.queue_time(t) for t in log.timelines]
-    assert waits[7] > 0.03 > 0.01  # the line is in the server, and shows in both latencies
-    assert log.entries[7].latency_from_send > 0.03
-    with pytest.raises(UnderloadError, match="closed"):
-        server(Planned(0, 1, 1), Timeline(0.0))
-
-
-def test_the_decoder_in_this_process_is_a_server(tiny_checkpoint):
-    from underload.decoder import generate, load_model
-
-    model, clock, ids = load_model(tiny_checkpoint("llama"), path="plain"), WallClock(), None
+    model, clock = load_model(tiny_checkpoint("llama"), path="plain"), WallClock()
     ids = PromptIds(range(3, model.shape.vocab_size))
-
-    def serve(planned, timeline):
-        return generate(model, [ids(planned)], planned.params, clock=clock)
-
     planned = Workload(Poisson(200), Lengths(5, 4)).plan(0, requests=6)
-    with OneServer(serve, clock) as server:
-        logs = [open_loop(planned, server, clock), closed_loop(planned, server, clock, users=2)]
+    with OnlineEngine(decoder_engine(model, clock=clock, max_num_seqs=1)) as online:
+
+        def submit(planned, timeline):
+            return online.add_request(ids(planned), planned.params).wait()
+
+        logs = [open_loop(planned, submit, clock), closed_loop(planned, submit, clock, users=2)]
     for log in logs:
         assert not log.failures, log
         for entry in log.entries:
             assert len(entry.timeline.token_times) == 4 and entry.timeline.prompt_tokens == 5
             assert metrics.ttft(entry.timeline) > 0
+            t = entry.timeline
+            assert t.arrival <= t.sent <= t.queued <= t.scheduled <= t.finished
+        served = sorted((entry.timeline for entry in log.entries), key=lambda t: t.scheduled)
+        assert all(one.last_token <= following.scheduled for one, following in pairwise(served))  # one at a time
         metrics.summary(log.timelines)
 
 

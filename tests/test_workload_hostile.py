@@ -4,16 +4,14 @@ import asyncio
 import gzip
 import json
 import math
-import threading
 
 import numpy as np
 import pytest
 
 from underload import workload
-from underload.request import Timeline, UnderloadError, VirtualClock, WallClock
+from underload.request import UnderloadError, VirtualClock, WallClock
 from underload.simulation import EventQueue
 from underload.workload import (
-    OneServer,
     Planned,
     Segment,
     closed_loop_async,
@@ -238,38 +236,3 @@ def test_a_plan_is_made_of_planned():
     for plan in ([1], ["x"], [None]):
         with pytest.raises(UnderloadError, match="made of Planned"):
             open_loop(plan, lambda planned, timeline: None, WallClock())
-
-
-def test_a_server_that_calls_itself_does_not_wait_for_ever():
-    clock = WallClock()
-    with OneServer(lambda planned, timeline: server(planned, timeline), clock) as server:
-        log = open_loop(PLAN, server, clock)
-    assert len(log.failures) == len(PLAN) and "wait for itself" in log.failures[0].error
-
-
-def test_a_server_that_closes_itself_serves_no_more():
-    clock = WallClock()
-    with OneServer(lambda planned, timeline: server.close(), clock) as server:
-        log = open_loop(PLAN, server, clock)
-    assert log.entries[0].failed is False and all("closed" in entry.error for entry in log.failures)
-
-
-def test_nobody_joins_the_line_behind_its_end():
-    """Many calls while it closes: each is answered or refused, none waits for ever."""
-    clock, outcomes = WallClock(), []
-    server = OneServer(lambda planned, timeline: None, clock)
-
-    def call() -> None:
-        for _ in range(200):
-            try:
-                outcomes.append(server(PLAN[0], Timeline(arrival=0.0)))
-            except UnderloadError:
-                outcomes.append("closed")
-
-    callers = [threading.Thread(target=call, daemon=True) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    server.close()
-    for caller in callers:
-        caller.join(20)
-    assert len(outcomes) == 800 and outcomes[-1] == "closed"

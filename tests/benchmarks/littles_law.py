@@ -4,7 +4,8 @@
     python tests/benchmarks/littles_law.py --out chapters/data/littles_law.json --only 0.9   one load of it again
     python tests/benchmarks/littles_law.py --quick                                           seconds; stores nothing
 
-Pocket serves one request at a time, first come first served. Prompts and answers vary in length, arrivals are Poisson.
+Pocket behind the engine's loop, which runs one request at a time (max_num_seqs=1), first come first served. Prompts
+and answers vary in length, arrivals are Poisson.
 Each load is driven open loop, by a plan of its own seed, with more requests the busier the server is, since neighbours
 in a busy queue tell the same story. The rate of a run is the load wanted / the mean service time of the run before it
 (of a pilot, for the first); a server's speed drifts, so the load reached is another one and stored with it. Figures of
@@ -24,14 +25,14 @@ import numpy as np
 from load import other_load
 from step_time import store
 
-from underload.decoder import Model, generate, load_model, machine
+from underload.decoder import Model, decoder_engine, load_model, machine
+from underload.engine import OnlineEngine
 from underload.metrics import batch_means, effective_samples, percentile_interval
-from underload.request import Timeline, WallClock
+from underload.request import Request, Timeline, WallClock
 from underload.simulation import simulate
 from underload.workload import (
     Lengths,
     LognormalTokens,
-    OneServer,
     Planned,
     Poisson,
     UniformTokens,
@@ -54,11 +55,12 @@ def serve(model: Model, planned: list[Planned], clock: WallClock) -> Served:
     rng = np.random.default_rng(0)
     ids = rng.integers(3, model.shape.vocab_size, 256).tolist()
 
-    def one(request: Planned, _: Timeline) -> Any:
-        return generate(model, ids[: request.prompt_tokens], request.params, clock=clock)
+    def answer(request: Planned, _: Timeline) -> Request:
+        return online.add_request(ids[: request.prompt_tokens], request.params).wait()
 
-    with OneServer(one, clock) as server:
-        log = open_loop(planned, server, clock)
+    # Prompts are cut from one row of ids, and nothing of one may be found again for another.
+    with OnlineEngine(decoder_engine(model, clock=clock, max_num_seqs=1, prefix_caching=False)) as online:
+        log = open_loop(planned, answer, clock)
     assert not log.failures, log
     columns = ("arrival", "scheduled", "finished")
     return {name: np.array([getattr(line, name) for line in log.timelines]) - log.start for name in columns}

@@ -4,7 +4,8 @@
     python tests/benchmarks/load_sweep.py --out chapters/data/load_sweep.json --only users-4  one run of it again
     python tests/benchmarks/load_sweep.py --quick                                           seconds; stores nothing
 
-Pocket serves one request at a time, first come first served; prompts and answers vary in length. Two kinds of run:
+Pocket behind the engine's loop, which runs one request at a time, first come first served; prompts and answers vary in
+length. Two kinds of run:
 
     users-N   a closed loop: N users, each of whom sends as soon as its answer has come
     load-X    an open loop: Poisson arrivals on a schedule, through one connection, so that requests that are due wait
@@ -29,10 +30,11 @@ from littles_law import LENGTHS
 from load import other_load
 from step_time import store
 
-from underload.decoder import Model, generate, load_model, machine
+from underload.decoder import Model, decoder_engine, load_model, machine
+from underload.engine import OnlineEngine
 from underload.metrics import batch_means, effective_samples, percentile_interval
-from underload.request import Timeline, WallClock
-from underload.workload import Log, OneServer, Planned, Poisson, Workload, closed_loop, open_loop
+from underload.request import Request, Timeline, WallClock
+from underload.workload import Log, Planned, Poisson, Workload, closed_loop, open_loop
 
 USERS = (1, 2, 4, 8, 16)
 LOADS = {0.3: 1200, 0.5: 2000, 0.7: 3200, 0.8: 4000, 0.9: 4800}  # of the connection; and the requests of each
@@ -47,14 +49,15 @@ def drive(model: Model, planned: list[Planned], users: int | None) -> Log:
     ids = np.random.default_rng(0).integers(3, model.shape.vocab_size, 256).tolist()
     clock = WallClock()
 
-    def one(request: Planned, _: Timeline) -> Any:
-        return generate(model, ids[: request.prompt_tokens], request.params, clock=clock)
+    def answer(request: Planned, _: Timeline) -> Request:
+        return online.add_request(ids[: request.prompt_tokens], request.params).wait()
 
-    with OneServer(one, clock) as server:
+    # Prompts are cut from one row of ids, and nothing of one may be found again for another.
+    with OnlineEngine(decoder_engine(model, clock=clock, max_num_seqs=1, prefix_caching=False)) as online:
         if users is None:
-            log = open_loop(planned, server, clock, connections=1)
+            log = open_loop(planned, answer, clock, connections=1)
         else:
-            log = closed_loop(planned, server, clock, users=users)
+            log = closed_loop(planned, answer, clock, users=users)
     assert not log.failures, log
     return log
 

@@ -6,7 +6,7 @@
     prompts   what prompts share: SharedPrefix, Conversations; PromptIds, block_keys, shared_blocks
     mix       Workload, Tenants, Mix: `plan(seed, horizon=…)` gives a list of Planned requests
     turns     Turns: which requests come at their own time, and which follow an answer
-    drive     open_loop, closed_loop (and async): send a plan by any clock, get a Log; OneServer
+    drive     open_loop, closed_loop (and async): send a plan by any clock, get a Log
     readers   read_trace: Azure, BurstGPT, Mooncake, ServeGen, ShareGPT lengths, measured vLLM runs, our own
     trace     what they give: Trace (`plan`, `arrivals`, `lengths`), ClientWindows, ClientLengths, Measured
     public    load_trace, find_trace: public traces by name; synthetic stand-ins where there are none
@@ -25,7 +25,7 @@ No torch; SciPy inside the functions that need it.
 
 from underload.workload.arrivals import Arrivals
 from underload.workload.description import Description, Dispersion, describe, dispersion
-from underload.workload.drive import OneServer, closed_loop, closed_loop_async, open_loop, open_loop_async
+from underload.workload.drive import closed_loop, closed_loop_async, open_loop, open_loop_async
 from underload.workload.lengths import (
     EmpiricalPairs,
     EmpiricalTokens,
@@ -82,7 +82,6 @@ __all__ = [
     "Measured",
     "Mix",
     "OnOff",
-    "OneServer",
     "PiecewiseConstant",
     "Planned",
     "Poisson",

@@ -2,7 +2,6 @@
 
     open_loop     requests go out on schedule, whether or not the ones before have come back
     closed_loop   so many users, each waits for an answer (and thinks) before sending again
-    OneServer     puts something that serves one request at a time, such as the decoder, behind a line
 
 Both loops take the plan, a submit function and a clock, and return a `Log`. What a submit function looks like follows
 from what time is made of:
@@ -35,10 +34,8 @@ What to rely on:
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -310,75 +307,3 @@ class _ClosedLoop(_Loop):
                 yield Send(entry)
                 assert entry.timeline.finished is not None  # a runner goes on when it is
                 ready = entry.timeline.finished
-
-
-class OneServer:
-    """Something that serves one request at a time, behind a line: first come, first served.
-
-    It is a submit function for a wall clock. All serving happens in one thread (a decoder keeps its own threads and
-    buffers for each thread that calls it). `queued` is stamped when a request joins the line, `scheduled` when its turn
-    has come, unless `serve` stamps better ones.
-
-        def serve(planned, timeline):
-            return generate(model, ids(planned), planned.params, clock=clock)
-
-        with OneServer(serve, clock) as server:
-            log = open_loop(plan, server, clock)
-
-    Args:
-        serve: serve(planned, timeline); returns when the answer is complete, as a submit function does.
-        clock: the driver's.
-    """
-
-    def __init__(self, serve: Callable[[Planned, Timeline], Any], clock: Clock) -> None:
-        self._serve = serve
-        self._clock = clock
-        self._line: queue.SimpleQueue[tuple[Planned, Timeline, Future[Any]] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # nobody joins the line behind its end
-        self._closed = False
-        self._thread = threading.Thread(target=self._work, name="underload-server", daemon=True)
-        self._thread.start()
-
-    def __call__(self, planned: Planned, timeline: Timeline) -> Any:
-        """Stand in line, and return the answer.
-
-        Raises:
-            UnderloadError: it is closed, or `serve` called it and would wait for itself. What `serve` raises is raised
-                here.
-        """
-        if threading.current_thread() is self._thread:
-            raise UnderloadError(
-                "serve called its own server, which would wait for itself for ever; do the work in serve, or give it "
-                "another OneServer"
-            )
-        future: Future[Any] = Future()
-        with self._lock:
-            if self._closed:
-                raise UnderloadError("the server is closed; make another OneServer, and drive it inside its with block")
-            timeline.queued = self._clock.now()
-            self._line.put((planned, timeline, future))
-        return future.result()
-
-    def _work(self) -> None:
-        while (job := self._line.get()) is not None:
-            planned, timeline, future = job
-            timeline.scheduled = self._clock.now()
-            try:
-                future.set_result(self._serve(planned, timeline))
-            except BaseException as error:  # whoever waits for it must hear of it, whatever it is
-                future.set_exception(error)
-
-    def close(self) -> None:
-        """Serve those in line, then stop."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._line.put(None)
-        if threading.current_thread() is not self._thread:  # serve may close; it cannot wait for itself
-            self._thread.join()
-
-    def __enter__(self) -> OneServer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
