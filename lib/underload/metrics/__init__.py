@@ -2,6 +2,7 @@
 
     latency      one request: queue time, TTFT, ITL, TPOT, E2E, chunk gaps, longest stall
     stages       the latency budget: E2E as a sum of named parts
+    attribution  what a request waited for, and the slowest: E2E or TTFT as a sum of parts, by the steps it was in
     percentiles  percentiles with distribution-free intervals; how many values a p99 needs
     samples      that in a table: requests needed, and how sharp a percentile is after so many
     means        means with an interval: batch means of one run, replications, paired differences
@@ -20,10 +21,11 @@ the difference between two policies, `paired_difference` over runs on the same s
 them. A percentile q is in per cent (99), a confidence a share (0.95).
 
 Identities that hold for every timeline: E2E = TTFT + the sum of its ITL; TTFT = queue time + time to first token once
-scheduled; the stages add up to E2E.
+scheduled; the stages add up to E2E, and so do the parts of `attribute`.
 """
 
 from underload.metrics import dialects
+from underload.metrics.attribution import PARTS, Slowest, StepShares, attribute, slowest
 from underload.metrics.correlation import effective_samples
 from underload.metrics.latency import (
     check,
@@ -61,14 +63,18 @@ from underload.metrics.throughput import request_throughput, span, throughput
 from underload.metrics.warmup import cut_warmup, suggest_warmup
 
 __all__ = [
+    "PARTS",
     "STAGES",
     "Interval",
     "MeanInterval",
     "SamplesTable",
     "Slo",
+    "Slowest",
     "StepRates",
+    "StepShares",
     "Summary",
     "attainment",
+    "attribute",
     "batch_means",
     "check",
     "chunk_gaps",
@@ -92,6 +98,7 @@ __all__ = [
     "request_throughput",
     "samples_needed",
     "samples_table",
+    "slowest",
     "span",
     "stages",
     "step_rates",

@@ -40,16 +40,21 @@ class Timeline:
         sent         the client really sent
         queued       tokenised, and waiting to be scheduled
         scheduled    the first step that computes tokens for it begins
+        prefills     of each step that computed tokens of its prompt, or of its output again: the instant at which it
+                     ended, and from which token to before which
+        preempted    the instants at which its blocks were taken from it
         token_times  one instant per output token, when it was handed to the client; the tokens of one chunk share it
         finished     the last of its text was delivered
 
-    With n > 1 samples, `token_times` are those of the first one.
+    With n > 1 samples, `prefills`, `preempted` and `token_times` are those of the first one.
     """
 
     arrival: float
     sent: float | None = None
     queued: float | None = None
     scheduled: float | None = None
+    prefills: list[tuple[float, int, int]] = field(default_factory=list)
+    preempted: list[float] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)
     finished: float | None = None
     prompt_tokens: int = 0

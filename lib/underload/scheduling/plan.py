@@ -29,7 +29,7 @@ class Work:
     @property
     def decodes(self) -> bool:
         """Whether it is the one token that the sequence drew last."""
-        return self.start >= self.sequence.prompt_len and self.stop == self.start + 1
+        return self.start >= self.sequence.prompt_len and self.stop == self.start + 1 and self.samples > 0
 
 
 @dataclass(eq=False)
@@ -85,7 +85,7 @@ class Plan:
             context += stop
             if new == 1:
                 pairs += stop
-                if work.start >= work.sequence.prompt_len:
+                if work.samples and work.start >= work.sequence.prompt_len:
                     decodes += 1
                 else:
                     prefill += 1

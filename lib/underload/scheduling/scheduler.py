@@ -289,7 +289,7 @@ class Scheduler:
         free = (one for one in reversed(self.running) if one.num_scheduled == one.num_computed)
         return self.victim.choose(free, self.pool)
 
-    def preempt(self, sequence: Sequence, plan: Plan) -> None:
+    def preempt(self, sequence: Sequence, plan: Plan, now: float) -> None:
         """Take all blocks of a running sequence; it goes back to its place among the waiting."""
         assert sequence.table is not None
         # One that never ran holds what its prompt's first sample computed, and a reserving pool has yet to copy it.
@@ -304,6 +304,7 @@ class Scheduler:
         sequence.preemptions += 1
         if sequence.request is not None and sequence.index == 0:
             sequence.request.timeline.preemptions += 1
+            sequence.request.timeline.preempted.append(now)
         self._stop(sequence)
         self._wait(sequence)
 
@@ -366,7 +367,7 @@ class Scheduler:
             self._drop_host(sequence)
         publish, block_size = self.pool.publish, self.pool.block_size
         for work, sampled in zip(plan.work, result.sampled):
-            sequence, stop = work.sequence, work.stop
+            sequence, start, stop = work.sequence, work.start, work.stop
             sequence.num_computed = stop
             if sequence.request is not None:
                 sequence.request.aborts = 0
@@ -376,6 +377,9 @@ class Scheduler:
             table = sequence.table
             if self.names_blocks and table is not None and stop >= (table.num_hashed + 1) * block_size:
                 publish(table, sequence.chain, stop)  # a full block is not known yet
+            if (stop - start > 1 or start < sequence.prompt_len or not sampled) and not sequence.index:
+                assert sequence.request is not None
+                sequence.request.timeline.prefills.append((now, start, stop))
             if not sampled:
                 continue
             if len(sampled) > 1:

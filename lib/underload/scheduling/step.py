@@ -196,7 +196,7 @@ class Step:
                 victim = scheduler.choose_victim(sequence)
                 if victim is not None:
                     self.preempted = True
-                    scheduler.preempt(victim, plan)
+                    scheduler.preempt(victim, plan, self.now)
                 if victim is None or victim is sequence:
                     return False
                 continue

@@ -124,6 +124,8 @@ def absorb(entry: Sent, answer: Any) -> None:
         for name in _COUNTS:
             setattr(mine, name, getattr(mine, name) or getattr(theirs, name))
         mine.token_times = mine.token_times or list(theirs.token_times)
+        mine.prefills = mine.prefills or list(theirs.prefills)
+        mine.preempted = mine.preempted or list(theirs.preempted)
         entry.error = entry.error or str(getattr(answer, "error", None) or "")
 
 
