@@ -25,6 +25,7 @@
     call          Call, Attempt: a client's request, and the copies sent for it
     slowness      Steady, Episodes, Product: a server that is not always at its best
     failures      Failures: one that goes down and comes back
+    scaling       Scaling, TargetInside, Timetable: replicas that start after a lag and drain before they stop
     backlog       serve_backlog: what a pool's memory holds while requests wait
     replications  replicate, compare: independent runs; alternatives on the same random numbers
 
@@ -72,6 +73,7 @@ from underload.simulation.router import (
     View,
 )
 from underload.simulation.run import Run
+from underload.simulation.scaling import FleetRun, Scaling, Size, TargetInside, Timetable
 from underload.simulation.sending import FanOut, Hedge, Once, Retry, Sending, Tied
 from underload.simulation.serving import ServingRun, simulate_serving
 from underload.simulation.simulate import simulate
@@ -96,6 +98,7 @@ __all__ = [
     "Failures",
     "FanOut",
     "FittedStepTime",
+    "FleetRun",
     "Front",
     "Hedge",
     "JoinShortestQueue",
@@ -118,17 +121,21 @@ __all__ = [
     "RoundRobin",
     "Router",
     "Run",
+    "Scaling",
     "Sending",
     "ServerStation",
     "ServingRun",
     "SharedStation",
+    "Size",
     "Slowness",
     "Station",
     "StationReplica",
     "Steady",
     "StepTime",
     "TableStepTime",
+    "TargetInside",
     "Tied",
+    "Timetable",
     "View",
     "Visit",
     "VisitState",

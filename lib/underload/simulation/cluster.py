@@ -28,6 +28,7 @@ from underload.simulation.call import Attempt, Call
 from underload.simulation.events import EventQueue
 from underload.simulation.replicas import EngineServer, Replica, Server
 from underload.simulation.router import JoinShortestQueue, Router, View
+from underload.simulation.scaling import Fleet, FleetRun, Scaling
 from underload.simulation.sending import Once, Sending
 from underload.workload import Planned, PromptIds, Streams, Turns
 
@@ -59,6 +60,7 @@ class Front:
         patience: float | None,
         ids: PromptIds | None,
         seed: int | Streams,
+        scaling: Scaling | None,
     ) -> None:
         self.queue = EventQueue()
         self.router, self.sending, self.door, self.patience = router, sending, door, patience
@@ -75,6 +77,7 @@ class Front:
         self._decisions: list[float] = []  # a heap: instants at which something may come or go
         self._arriving = len(self._turns.first)
         self._following = 0  # turns that are due at a known instant
+        self._arrived = 0
         self.ended_calls: dict[int, Call] = {}
         self.all_attempts: list[Attempt] = []
         self._draws: dict[tuple[Any, str, int], list[float]] = {}
@@ -82,7 +85,10 @@ class Front:
         if len(self._root_numbers) < len(self._plan):
             raise UnderloadError("two requests of the plan have one index; number them (`workload` plans are numbered)")
         self._rng = self.streams.fresh("routing")
+        self.fleet: Fleet | None = None
         self.servers: list[Server] = [description.serve(self, index) for index, description in enumerate(replicas)]
+        if scaling is not None:
+            self.fleet = Fleet(self, scaling)
 
     # ---- what policies see -----------------------------------------------------------------------------------------
 
@@ -116,7 +122,10 @@ class Front:
             )
         calls = [self.ended_calls[request.index] for request in self._plan if request.index in self.ended_calls]
         ran = [ReplicaRun(server.steps, server.busy, server.attempts) for server in self.servers]
-        return ClusterRun(calls, self.all_attempts, ran, self._plan, len(left))
+        fleet = None
+        if self.fleet is not None:
+            fleet = self.fleet.run(max((call.ended for call in calls if call.ended is not None), default=0.0))
+        return ClusterRun(calls, self.all_attempts, ran, self._plan, len(left), fleet)
 
     def decide_at(self, instant: float, action: Any, *args: object) -> None:
         """Call `action(*args)` at an instant (s) at which replicas must have stopped to look."""
@@ -137,6 +146,11 @@ class Front:
         """Whether requests may still arrive."""
         return self._arriving + self._following > 0
 
+    @property
+    def live(self) -> bool:
+        """Whether anybody is to be answered, now or later."""
+        return self.more_to_come or self._arrived > len(self.ended_calls)
+
     def _first(self, request: Planned) -> None:
         self._arriving -= 1
         self._arrive(request)
@@ -146,6 +160,7 @@ class Front:
         self._arrive(request)
 
     def _arrive(self, request: Planned) -> None:
+        self._arrived += 1
         admitted: Planned | None = request if self.door is None else self.door.admit(request, self)
         call = Call(self, admitted or request, self.now, self.sending)
         if admitted is None:
@@ -287,6 +302,7 @@ class ClusterRun:
     attempts: every copy, in the order in which they were sent.
     replicas: in their order.
     unsent: turns of conversations whose answer before never came.
+    fleet: how many replicas there were, and when; None where all were on all the time.
     """
 
     calls: list[Call] = field(repr=False)
@@ -294,6 +310,7 @@ class ClusterRun:
     replicas: list[ReplicaRun] = field(repr=False)
     planned: list[Planned] = field(repr=False)
     unsent: int = 0
+    fleet: FleetRun | None = None
 
     @property
     def timelines(self) -> list[Timeline]:
@@ -340,6 +357,7 @@ def simulate_cluster(
     patience: float | None = None,
     ids: PromptIds | None = None,
     seed: int | Streams = 0,
+    scaling: Scaling | None = None,
 ) -> ClusterRun:
     """Send a plan of requests through a front door to replicas, and follow everybody to the end.
 
@@ -356,6 +374,7 @@ def simulate_cluster(
         patience: s after which a client gives up; everything of its call is cancelled then.
         ids: makes the prompts; from `seed` if None.
         seed: a whole number, or Streams.
+        scaling: how many of the replicas are on; all of them if None.
 
     Raises:
         UnderloadError: no replica, a patience that is none.
@@ -369,5 +388,7 @@ def simulate_cluster(
         )
     if patience is not None:
         patience = arguments.above_zero("patience", patience, "s")
-    front = Front(planned, replicas, router or JoinShortestQueue(), sending or Once(), door, patience, ids, seed)
+    front = Front(
+        planned, replicas, router or JoinShortestQueue(), sending or Once(), door, patience, ids, seed, scaling
+    )
     return front.run()

@@ -148,10 +148,16 @@ class Server(ABC):
             self._drop(attempt)
             attempt.held = None
 
+    @abstractmethod
+    def boot(self) -> None:
+        """It starts, and remembers nothing of what was before."""
+
     def _out(self, attempt: Attempt) -> None:
         self.inside -= 1
         if attempt.started is None:
             self.waiting -= 1
+        if not self.inside and self.front.fleet is not None:
+            self.front.fleet.left(self.index)
 
     def _began(self, attempt: Attempt) -> None:
         if attempt.started is None:
@@ -198,6 +204,9 @@ class StationServer(Server):
     @property
     def busy(self) -> float:
         return self._busy
+
+    def boot(self) -> None:
+        pass  # a station never remembers
 
     def _take(self, attempt: Attempt) -> None:
         call = attempt.call
@@ -249,10 +258,11 @@ class EngineServer(Server):
         self._inside: dict[str, Attempt] = {}
         self._event: Event | None = None  # the next turn
         self._in_step = False
-        self._boot()
+        self.boot()
 
-    def _boot(self) -> None:
+    def boot(self) -> None:
         """A fresh engine, that knows nobody."""
+        self._plan(math.inf)
         scheduler = (
             self.replica.scheduler() if self.replica.scheduler is not None else Scheduler(BlockPool(100_000, 16))
         )
@@ -311,7 +321,7 @@ class EngineServer(Server):
 
     def _come_up(self) -> None:
         super()._come_up()
-        self._boot()
+        self.boot()
 
     def wake(self) -> None:
         """Look at once whether there is something to do; after those who come at this very instant."""
