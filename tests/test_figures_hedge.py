@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from html.parser import HTMLParser
 from typing import Any
@@ -19,14 +20,14 @@ LOADS, DELAYS = (0.3, 0.8), (0.0, 0.1, 0.4)
 def rows() -> list[dict[str, Any]]:
     """Made-up outcomes: copies help at the low load, drown the servers at the high one, and do nothing for `own`."""
     found: list[dict[str, Any]] = []
-    for law in LAWS:
-        for load in (0.0, *LOADS):
-            for delay in (*DELAYS, None):
-                extra = 0.0 if delay is None else math.exp(-5 * delay)
-                p99: float | None = 0.5 * (1 + load)
-                if law == "server" and delay is not None:
-                    p99 = None if load == 0.8 and delay == 0 else 0.2 + delay if load < 0.5 else 1.2
-                found.append({"law": law, "load": load, "delay": delay, "p99": p99, "extra": extra, "busy": load})
+    for law, stops, load, delay in itertools.product(LAWS, (True, False), (0.0, *LOADS), (*DELAYS, None)):
+        p99: float | None = 0.5 * (1 + load)
+        if law == "server" and delay is not None:
+            p99 = 0.2 + delay if load < 0.5 else 1.2 if stops or delay else None
+        extra = 0.0 if delay is None else math.exp(-5 * delay)
+        found.append(
+            {"law": law, "stops": stops, "load": load, "delay": delay, "p99": p99, "extra": extra, "busy": load}
+        )
     return found
 
 
@@ -37,13 +38,19 @@ def picture(**more: Any) -> figures.Picture:
 def test_numbers_at_every_setting_are_those_of_the_rows() -> None:
     shown = picture()
     assert shown.data is not None
-    names = ("A request is slow because of", "Load without hedges", "Hedge after (s)")
+    names = (
+        "A request is slow because of",
+        "A copy that is not needed any more",
+        "Load without hedges",
+        "Hedge after (s)",
+    )
     settings = list(zip(*(shown.data[name] for name in names), strict=True))
-    assert len(settings) == len(LAWS) * len(LOADS) * len(DELAYS)
-    found = {(row["law"], row["load"], row["delay"]): row for row in rows()}
+    assert len(settings) == 2 * len(LAWS) * len(LOADS) * len(DELAYS)
+    found = {(row["law"], row["stops"], row["load"], row["delay"]): row for row in rows()}
     words = {value: key for key, value in LAWS.items()}
-    for position, (law, load, delay) in enumerate(settings):
-        row, never = found[words[law], load, delay], found[words[law], load, None]
+    for position, (law, rest, load, delay) in enumerate(settings):
+        key = (words[law], rest == "is stopped", load)
+        row, never = found[*key, delay], found[*key, None]
         p99 = shown.data["p99 (s)"][position]
         assert p99 == (math.inf if row["p99"] is None else row["p99"])
         assert shown.data["p99 without (s)"][position] == never["p99"]
@@ -54,14 +61,16 @@ def test_numbers_at_every_setting_are_those_of_the_rows() -> None:
 def test_it_says_whether_a_copy_helps() -> None:
     assert (
         "61 % more requests take the p99 down to 46 % of what it was; 0 s would be best."
-        in picture(start=("server", 0.3, 0.1)).html
+        in picture(start=("server", True, 0.3, 0.1)).html
     )
     assert (
         "14 % more requests make the p99 1.3 times as long; no delay here helps."
-        in picture(start=("server", 0.8, 0.4)).html
+        in picture(start=("server", True, 0.8, 0.4)).html
     )
-    assert "14 % more requests change next to nothing; no delay here helps." in picture(start=("own", 0.3, 0.4)).html
-    assert "With so many copies the servers cannot keep up." in picture(start=("server", 0.8, 0.0)).html
+    assert (
+        "14 % more requests change next to nothing; no delay here helps." in picture(start=("own", True, 0.3, 0.4)).html
+    )
+    assert "With so many copies the servers cannot keep up." in picture(start=("server", False, 0.8, 0.0)).html
 
 
 def test_a_guess_is_made_first() -> None:
@@ -70,7 +79,7 @@ def test_a_guess_is_made_first() -> None:
 
 
 def test_no_combination_may_be_missing() -> None:
-    with pytest.raises(figures.FigureError, match="no row for law 'own', load 0.8 and a delay of ∞"):
+    with pytest.raises(figures.FigureError, match="no row for law 'own', stops False, load 0.8 and a delay of ∞"):
         figures.hedge_delay(rows()[:-1], laws=LAWS)
     with pytest.raises(figures.FigureError, match="0 loads above 0"):
         figures.hedge_delay([row for row in rows() if row["load"] == 0], laws=LAWS)

@@ -6,6 +6,7 @@ delay; under `tied` both stand in line at once, and the first that is started ta
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ def hedge_delay(
     rows: Iterable[Mapping[str, Any]],
     *,
     laws: Mapping[str, str],
-    start: tuple[str, float, float] | None = None,
+    start: tuple[str, bool, float, float] | None = None,
     commit: Commit | None = None,
     caption: str = "",
     name: str | None = None,
@@ -42,40 +43,41 @@ def hedge_delay(
     """p99 and extra requests against the delay after which a second copy goes out; law and load movable.
 
     Args:
-        rows: one for each combination of `law`, `load` (share of what the servers can do) and `delay` (s; None: never),
-            with `p99` (s; None where the servers fall behind), `extra` and `busy` (shares), as
-            tests/benchmarks/hedging.py stores them. Load 0 is the prediction for a request that meets nobody.
+        rows: one for each combination of `law`, `stops` (whether a copy that is not needed is stopped), `load` (share
+            of what the servers can do) and `delay` (s; None: never), with `p99` (s; None where the servers fall
+            behind), `extra` and `busy` (shares), as tests/benchmarks/hedging.py stores them. Load 0 is the prediction
+            for a request that meets nobody.
         laws: what makes a request slow: the key in the rows, and the words of the choice.
-        start: law, load and delay shown first.
+        start: law, whether copies are stopped, load and delay shown first.
         commit: what the reader guesses before the figure answers.
 
     Raises:
         FigureError: no row, a combination that has none, or a load at which nothing was simulated.
     """
-    found: dict[tuple[str, float, float], Hedging] = {}
+    found: dict[tuple[str, bool, float, float], Hedging] = {}
     for row in rows:
         delay = math.inf if row["delay"] is None else float(row["delay"])
         p99 = math.inf if row["p99"] is None else float(row["p99"])
-        found[row["law"], float(row["load"]), delay] = Hedging(p99, float(row["extra"]), float(row["busy"]))
-    loads = sorted({load for _, load, _ in found if load > 0})
-    delays = sorted({delay for _, _, delay in found if math.isfinite(delay)})
+        key = (row["law"], bool(row["stops"]), float(row["load"]), delay)
+        found[key] = Hedging(p99, float(row["extra"]), float(row["busy"]))
+    loads = sorted({load for _, _, load, _ in found if load > 0})
+    delays = sorted({delay for *_, delay in found if math.isfinite(delay)})
     if not loads or not delays:
         raise FigureError(f"{len(found)} rows with {len(loads)} loads above 0; give the rows of a recording")
-    for law in laws:
-        for load in (0.0, *loads):
-            for delay in (*delays, math.inf):
-                if (law, load, delay) not in found:
-                    raise FigureError(
-                        f"no row for law {law!r}, load {load:g} and a delay of {quantity(delay, 's')}; record every "
-                        "combination, load 0 and no hedge among them"
-                    )
+    for law, stops, load, delay in itertools.product(laws, (True, False), (0.0, *loads), (*delays, math.inf)):
+        if (law, stops, load, delay) not in found:
+            raise FigureError(
+                f"no row for law {law!r}, stops {stops}, load {load:g} and a delay of {quantity(delay, 's')}; record "
+                "every combination, load 0 and no hedge among them"
+            )
     every = [each.p99 for each in found.values() if math.isfinite(each.p99)]
     low, high = 0.8 * min(every), min(1.1 * max(every), 60 * min(every))
 
-    def frame(law: str, load: float, delay: float) -> Frame:
-        over = [found[law, load, each] for each in delays]
-        alone = [found[law, 0.0, each] for each in delays]
-        here, never = found[law, load, delay], found[law, load, math.inf]
+    def frame(law: str, rest: str, load: float, delay: float) -> Frame:
+        stops = rest == "stopped"
+        over = [found[law, stops, load, each] for each in delays]
+        alone = [found[law, stops, 0.0, each] for each in delays]
+        here, never = found[law, stops, load, delay], found[law, stops, load, math.inf]
         x = [1e3 * each for each in delays]
         behind = [each for each, outcome in zip(delays, over, strict=True) if not math.isfinite(outcome.p99)]
         bands = []
@@ -103,13 +105,19 @@ def hedge_delay(
             says=_says(delays, delay, here, never, dict(zip(delays, over, strict=True))),
         )
 
-    first = start or (next(iter(laws)), loads[len(loads) // 2], delays[len(delays) // 2])
+    first = start or (next(iter(laws)), True, loads[len(loads) // 2], delays[len(delays) // 2])
     return moving_figure(
         frame,
         [
             Choice("law", "A request is slow because of", dict(laws), start=first[0]),
-            Slider("load", "Load without hedges", loads, start=first[1]),
-            Slider("delay", "Hedge after", delays, start=first[2], unit="s"),
+            Choice(
+                "rest",
+                "A copy that is not needed any more",
+                {"stopped": "is stopped", "runs": "runs to its end"},
+                start="stopped" if first[1] else "runs",
+            ),
+            Slider("load", "Load without hedges", loads, start=first[2]),
+            Slider("delay", "Hedge after", delays, start=first[3], unit="s"),
         ],
         title="A second copy after a delay",
         alt=(
