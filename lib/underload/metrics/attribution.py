@@ -338,7 +338,7 @@ class Slowest:
             f"{'ms on average':<18}{'slow':>10}{'all':>10}{'excess':>10}{'share of it':>13}",
         ]
         for part, excess in self.excess.items():
-            if self.slow_parts[part] or self.all_parts[part]:
+            if max(self.slow_parts[part], self.all_parts[part]) > 1e-9 * slow:  # rounding is no part
                 share = f"{excess / (slow - everybody):.0%}" if slow > everybody else "–"
                 cells = (self.slow_parts[part], self.all_parts[part], excess)
                 lines.append(f"{part:<18}" + "".join(f"{1e3 * cell:>10.4g}" for cell in cells) + f"{share:>13}")

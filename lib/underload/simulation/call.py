@@ -243,6 +243,7 @@ class Call:
         else:
             its = winner.request.timeline
             made.queued, made.scheduled, made.token_times = its.queued, its.scheduled, list(its.token_times)
+            made.prefills, made.preempted = list(its.prefills), list(its.preempted)
             made.cached_tokens, made.preemptions, made.finish_reason = (
                 its.cached_tokens, its.preemptions, its.finish_reason,
             )  # fmt: skip
