@@ -18,12 +18,14 @@ from underload.cli.simulate import num_blocks_of, step_time_of
 from underload.request import UnderloadError
 from underload.scheduling import (
     Continuous,
+    Deadline,
     FairShare,
     Greedy,
     LeastComputed,
     Noisy,
     Oracle,
     PredictedPeak,
+    Priority,
     ReserveAll,
     ShortestFirst,
     SizeOrTimeout,
@@ -32,7 +34,7 @@ from underload.scheduling import (
 )
 from underload.shapes import device, shape
 from underload.simulation import LinearStepTime, RooflineStepTime, simulate_serving
-from underload.workload import FixedTokens, Lengths, Poisson, Workload, write_plan
+from underload.workload import FixedTokens, Lengths, Planned, Poisson, Workload, read_plan, write_plan
 
 LOAD = ["--rate", "20", "--requests", "60", "--prompt", "40", "--output", "uniform:5:30"]
 STEP = ["--step-time", "linear:5ms,100us"]
@@ -220,6 +222,8 @@ def test_what_a_prompt_shares_is_kept_when_it_is_shortened():
         (["--batching", "greedy", "--batch-size", "3"], "batching", Greedy),
         (["--order", "shortest-first", "--aging", "5"], "order", ShortestFirst),
         (["--order", "fair-share", "--weights", "a=3,b=1"], "order", FairShare),
+        (["--order", "priority", "--aging", "0.1"], "order", Priority),
+        (["--order", "deadline", "--deadline", "2s"], "order", Deadline),
         (["--admission", "reserve-all"], "admission", ReserveAll),
         (["--admission", "watermark:0.1"], "admission", Watermark),
         (["--admission", "predicted-peak", "--predictor", "oracle"], "admission", PredictedPeak),
@@ -246,6 +250,31 @@ def test_what_names_say_reaches_the_policies():
     assert isinstance(made["admission"].predictor, Noisy)
     made = policies_of(options(*LOAD, "--max-queue", "4", "--max-wait", "2min"), [])
     assert (made["shedding"].max_queue, made["shedding"].max_wait) == (4, 120.0)
+
+
+def test_who_is_more_important_or_in_a_hurry_goes_first(tmp_path):
+    plan = tmp_path / "plan.jsonl"
+    rows = [Planned(0.001 * i, 8, 8, tenant="batch" if i < 20 else "chat") for i in range(30)]
+    with open(plan, "w", encoding="utf-8") as to:
+        write_plan(rows, to)
+    words = ["--trace", str(plan), "--max-num-seqs", "1", "--step-time", "linear:1ms,1ms"]
+
+    def first_of_chat(*more):
+        args = options(*words, *more)
+        load = load_of(args)
+        run = simulate_serving(load.planned, LinearStepTime(0.001, 0.001), **policies_of(args, load.planned))
+        order = sorted(run.requests, key=lambda request: request.timeline.scheduled)
+        return [request.tenant for request in order].index("chat"), load
+
+    assert first_of_chat()[0] == 20
+    place, load = first_of_chat("--order", "priority", "--priorities", "chat=2")
+    assert 0 < place < 5 and {one.priority for one in load.planned} == {0.0, 2.0}
+    _, load = first_of_chat("--order", "deadline", "--deadline", "500ms")
+    assert {one.deadline for one in load.planned} == {0.5}
+    again = tmp_path / "again.jsonl"
+    with open(again, "w", encoding="utf-8") as to:
+        write_plan(load.planned, to)
+    assert [one.deadline for one in read_plan(again)] == [0.5] * 30
 
 
 def test_step_times_by_name():
@@ -285,6 +314,10 @@ def test_a_roofline_has_the_memory_of_its_device_and_others_have_what_is_given()
         ([*LOAD, "--batching", "greedy", "--batch-size", "2", "--prefill", "mixed"], "--prefill means nothing"),
         ([*LOAD, "--aging", "2"], "--aging belongs to --order shortest-first"),
         ([*LOAD, "--order", "fair-share", "--weights", "a"], "TENANT=WEIGHT"),
+        ([*LOAD, "--priorities", "a=1"], "--priorities belongs to --order priority"),
+        ([*LOAD, "--order", "priority", "--priorities", "a=1"], "names 'a', and the load's tenants are ''"),
+        ([*LOAD, "--deadline", "1s"], "--deadline belongs to --order deadline"),
+        ([*LOAD, "--order", "deadline", "--deadline", "0"], "must be above 0"),
         ([*LOAD, "--predictor", "oracle"], "leave --predictor out"),
         ([*LOAD, "--order", "shortest-first", "--predictor", "guess"], "got 'guess'"),
         ([*LOAD, "--admission", "maybe"], "--admission takes fits-now"),

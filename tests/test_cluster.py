@@ -129,13 +129,13 @@ def test_a_station_behind_the_door_is_the_station() -> None:
 def test_joining_like_steps_changes_nothing(sending: Sending, monkeypatch: pytest.MonkeyPatch) -> None:
     planned, replicas = served(30.0, 8.0), [EngineReplica(STEP, partial(scheduler, blocks=120))] * 3
     joined = simulate_cluster(planned, replicas, sending=sending, seed=2)
-    boot = EngineServer._boot
+    boot = EngineServer.boot
 
     def single(self: EngineServer) -> None:
         boot(self)
         self.engine.join_steps = False
 
-    monkeypatch.setattr(EngineServer, "_boot", single)
+    monkeypatch.setattr(EngineServer, "boot", single)
     stepped = simulate_cluster(planned, replicas, sending=sending, seed=2)
     assert times(joined) == times(stepped)
     assert [one.steps for one in joined.replicas] == [one.steps for one in stepped.replicas]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BATCHINGS = ("continuous", "static", "size-or-timeout", "greedy")
 PREFILLS = ("decode-first", "mixed", "prefill-first")
-ORDERS = ("first-come", "shortest-first", "fair-share")
+ORDERS = ("first-come", "shortest-first", "fair-share", "priority", "deadline")
 ADMISSIONS = ("fits-now", "reserve-all", "watermark", "predicted-peak")
 VICTIMS = ("last-arrived", "least-computed", "cheapest")
 
@@ -59,8 +59,12 @@ def add_serving_options(parser: argparse.ArgumentParser) -> None:
     )
     policy.add_argument("--prefill", choices=PREFILLS, help="continuous: whose tokens go first (default: decode-first)")
     policy.add_argument("--order", choices=ORDERS, default="first-come", help="of the queue (default: first-come)")
-    policy.add_argument("--aging", metavar="X", help="shortest-first: tokens that a second of waiting makes up for")
+    policy.add_argument(
+        "--aging", metavar="X", help="what a second of waiting makes up for: shortest-first: tokens; priority: levels"
+    )
     policy.add_argument("--weights", metavar="T=W,…", help="fair-share: shares of tenants, as in chat=3,batch=1")
+    policy.add_argument("--priorities", metavar="T=P,…", help="priority: of tenants, as in chat=2; larger goes first")
+    policy.add_argument("--deadline", metavar="S", help="deadline: so long after its arrival an answer is wanted")
     policy.add_argument("--admission", metavar="RULE", help=f"{', '.join(ADMISSIONS)} (watermark:SHARE)")
     policy.add_argument("--predictor", metavar="P", help="of answers' lengths: max-tokens, oracle, noisy:SIGMA")
     policy.add_argument("--victim", choices=VICTIMS, default="last-arrived", help="(default: last-arrived)")
@@ -134,7 +138,7 @@ def load_of(args: argparse.Namespace) -> LoadPlan:
         load = _replayed(args)
     if not load.planned:
         raise UnderloadError(f"{load.name} leaves no request to serve; take a longer horizon, or another limit")
-    return load
+    return replace(load, planned=_wished(args, load.planned))
 
 
 def require_room(load: LoadPlan, max_model_len: int | None, pool_tokens: int) -> None:
@@ -372,24 +376,60 @@ class _Predictor:
 
 
 def _order(args: argparse.Namespace, predictor: _Predictor) -> Order:
-    from underload.scheduling import FairShare, FirstCome, ShortestFirst
+    from underload.scheduling import Deadline, FairShare, FirstCome, Priority, ShortestFirst
 
-    for option, order in (("aging", "shortest-first"), ("weights", "fair-share")):
-        if getattr(args, option) is not None and args.order != order:
-            raise UnderloadError(f"--{option} belongs to --order {order}, not {args.order}; leave one of them out")
+    for option, orders in (
+        ("aging", ("shortest-first", "priority")),
+        ("weights", ("fair-share",)),
+        ("priorities", ("priority",)),
+        ("deadline", ("deadline",)),
+    ):
+        if getattr(args, option) is not None and args.order not in orders:
+            raise UnderloadError(
+                f"--{option} belongs to --order {' or '.join(orders)}, not {args.order}; leave one of them out"
+            )
+    aging = {} if args.aging is None else {"aging": number(args.aging, "--aging")}
     if args.order == "first-come":
         return FirstCome()
     if args.order == "shortest-first":
-        return ShortestFirst(predictor(), **({} if args.aging is None else {"aging": number(args.aging, "--aging")}))
-    weights = {}
-    for part in args.weights.split(",") if args.weights else ():
-        tenant, equals, weight = part.partition("=")
+        return ShortestFirst(predictor(), **aging)
+    if args.order == "priority":
+        return Priority(**aging)
+    if args.order == "deadline":
+        return Deadline()
+    return FairShare(_by_tenant(args.weights, "--weights", "WEIGHT"), predictor())
+
+
+def _by_tenant(text: str | None, option: str, what: str) -> dict[str, float]:
+    """A number for each tenant, as in chat=3,batch=1."""
+    found = {}
+    for part in text.split(",") if text else ():
+        tenant, equals, value = part.partition("=")
         if not equals:
             raise UnderloadError(
-                f"--weights takes TENANT=WEIGHT, separated by commas, as in chat=3,batch=1; got {part!r}"
+                f"{option} takes TENANT={what}, separated by commas, as in chat=3,batch=1; got {part!r}"
             )
-        weights[tenant.strip()] = number(weight, "--weights")
-    return FairShare(weights, predictor())
+        found[tenant.strip()] = number(value, option)
+    return found
+
+
+def _wished(args: argparse.Namespace, planned: list[Planned]) -> list[Planned]:
+    """The plan with the priorities and the deadline that the options name."""
+    if args.order not in ("priority", "deadline"):
+        return planned  # what has no place is named with the policies
+    priorities = _by_tenant(args.priorities, "--priorities", "PRIORITY")
+    deadline = seconds(args.deadline, "--deadline")
+    if deadline is not None and not deadline > 0:
+        raise UnderloadError(f"--deadline must be above 0 s after the arrival, got {args.deadline}")
+    if unknown := sorted(priorities.keys() - {one.tenant for one in planned}):
+        there = ", ".join(sorted({repr(one.tenant) for one in planned})[:5])
+        raise UnderloadError(f"--priorities names {unknown[0]!r}, and the load's tenants are {there}")
+    if not priorities and deadline is None:
+        return planned
+    return [
+        replace(one, priority=priorities.get(one.tenant, one.priority), deadline=deadline or one.deadline)
+        for one in planned
+    ]
 
 
 def _admission(args: argparse.Namespace, predictor: _Predictor) -> Admission | None:

@@ -15,7 +15,7 @@ from underload.engine.chrome import chrome_trace, write_chrome_trace
 from underload.engine.engine import Engine
 from underload.engine.executor import AheadExecutor, Executor
 from underload.engine.generate import generate
-from underload.engine.load import serve
+from underload.engine.load import request_of, serve
 from underload.engine.online import EngineStopped, OnlineEngine, RequestFailed, Stream, Token
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Token",
     "chrome_trace",
     "generate",
+    "request_of",
     "serve",
     "write_chrome_trace",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from underload.engine.engine import Engine
-from underload.request import Request, Timeline
+from underload.request import Request, SamplingParams, Timeline
 from underload.workload import Planned, PromptIds, Turns
 
 
@@ -17,7 +17,8 @@ def serve(
 
     Time 0 of the plan is now. A turn of a conversation that has a think time arrives that long after the answer before
     it, and its prompt holds what was really answered; where the plan has no turn before it, it comes at its own time. A
-    tenant's name is the salt of its requests: tenants share no cache. A request's id is its number in the plan.
+    tenant's name is the salt of its requests: tenants share no cache. A deadline counts from the arrival. A request's
+    id is its number in the plan.
 
     Args:
         ids: makes the prompts, and is told the answers.
@@ -37,8 +38,7 @@ def serve(
         name = str(request.index)
         sent[name] = request
         params = request.params if max_tokens is None else replace(request.params, max_tokens=max_tokens)
-        tenant = request.tenant
-        engine.add(Request(name, ids(request), params, Timeline(arrival), salt=tenant, tenant=tenant))
+        engine.add(request_of(request, name, ids(request), params, arrival))
 
     turns = Turns(planned)
     for request in turns.first:
@@ -58,3 +58,29 @@ def serve(
                 send(then, done.timeline.finished + (then.think or 0.0))
                 more = True
     return engine.finished[first:]
+
+
+def request_of(
+    planned: Planned,
+    name: str,
+    prompt_ids: list[int],
+    params: SamplingParams,
+    arrival: float,
+    sent: float | None = None,
+) -> Request:
+    """A planned request as an engine takes it.
+
+    Args:
+        arrival: the instant (s) for which its client meant it, from which its deadline counts.
+        sent: the instant at which this copy of it is sent, if that is another.
+    """
+    return Request(
+        name,
+        prompt_ids,
+        params,
+        Timeline(arrival if sent is None else sent),
+        salt=planned.tenant,
+        tenant=planned.tenant,
+        priority=planned.priority,
+        deadline=None if planned.deadline is None else arrival + planned.deadline,
+    )

@@ -8,7 +8,6 @@ early, work. Where nobody runs, the first in the queue is admitted whatever an a
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from typing import Protocol
 
 from underload.cache import Pool
 from underload.request import Sequence, UnderloadError
@@ -17,20 +16,22 @@ from underload.scheduling.predictor import LengthPredictor
 Sequences = SequenceOf[Sequence]
 
 
-class Admission(Protocol):
-    """Says whether `sequence`, for which there is a slot and there are blocks now, may join those in `holding`.
+class Admission:
+    """Says who may begin; the base of those here and of a reader's own.
 
-    holding: the sequences that hold blocks: running, and held by a static batch.
     grows_only_stricter: a no stays a no until a running sequence finishes or is preempted; else it may change by
-    itself, from step to step.
+        itself, from step to step.
     """
 
-    grows_only_stricter: bool
+    grows_only_stricter = False
 
-    def admits(self, sequence: Sequence, holding: Sequences, pool: Pool) -> bool: ...
+    def admits(self, sequence: Sequence, holding: Sequences, pool: Pool) -> bool:
+        """Whether `sequence`, for which there is a slot and there are blocks now, may join those in `holding`: the
+        sequences that hold blocks, running or held by a static batch."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method admits(self, sequence, holding, pool)")
 
 
-class FitsNow:
+class FitsNow(Admission):
     """What fits now may begin; running sequences may be preempted for it later."""
 
     grows_only_stricter = True
@@ -39,7 +40,7 @@ class FitsNow:
         return True
 
 
-class ReserveAll:
+class ReserveAll(Admission):
     """Only what fits if every sequence grows to its limit (prompt + max_tokens): nobody is ever preempted."""
 
     grows_only_stricter = True
@@ -49,7 +50,7 @@ class ReserveAll:
         return promised <= pool.num_blocks
 
 
-class Watermark:
+class Watermark(Admission):
     """Leaves a share of the blocks free or evictable, for those who run already to grow into. (A `watermark` of 0.01
     was vLLM's default in its first engine.)
 
@@ -70,7 +71,7 @@ class Watermark:
         return pool.num_blocks - pool.num_used - wanted >= self.share * pool.num_blocks
 
 
-class PredictedPeak:
+class PredictedPeak(Admission):
     """Lays the predicted lengths side by side: as sequences grow and finish, one after the other, the memory they hold
     goes up and down; what counts is its peak (Gong et al., "Past-Future Scheduler for LLM Serving under SLA
     Guarantees", ASPLOS 2025).

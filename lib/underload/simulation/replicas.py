@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from underload.cache import BlockPool
-from underload.engine import Engine
+from underload.engine import Engine, request_of
 from underload.queueing.service import law_of
-from underload.request import FinishReason, Request, Sequence, StepRecord, Timeline, UnderloadError, VirtualClock
+from underload.request import FinishReason, Request, Sequence, StepRecord, UnderloadError, VirtualClock
 from underload.scheduling import Plan, Scheduler, StepResult
 from underload.simulation.failures import Failures
 from underload.simulation.modelled import CostModelExecutor
@@ -293,10 +293,7 @@ class EngineServer(Server):
                 "as many, or clip it"
             )
         params = planned.params if most is None else replace(planned.params, max_tokens=most)
-        timeline = Timeline(now, queued=now)
-        request = Request(
-            name, self.front.prompt_of(call), params, timeline, salt=planned.tenant, tenant=planned.tenant,
-        )  # fmt: skip
+        request = request_of(planned, name, self.front.prompt_of(call), params, call.root.arrival, now)
         self.executor.output_tokens[name] = planned.output_tokens
         if not self._in_step:
             self.engine.clock.wait(now)

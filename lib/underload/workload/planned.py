@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -44,6 +45,8 @@ class Planned:
                        answer and `arrival` is only a guess; without, it is sent at `arrival` come what may
         segments       what the prompt is made of, in order; empty when nothing is known to be shared
         sampling       wishes other than the length
+        priority       larger is more important, to whoever asks (`scheduling.Priority`)
+        deadline       s after its arrival within which the answer is worth something (`scheduling.Deadline`)
 
     Raises:
         UnderloadError: a prompt or an answer without a token, an arrival before 0, or segments that are not the prompt.
@@ -59,6 +62,8 @@ class Planned:
     think: float | None = None
     segments: tuple[Segment, ...] = ()
     sampling: SamplingParams | None = None
+    priority: float = 0.0
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         if not (_is_count(self.prompt_tokens, 1) and _is_count(self.output_tokens, 1)):
@@ -73,6 +78,13 @@ class Planned:
         if self.think is not None and not 0 <= arguments.as_float(self.think) < float("inf"):
             raise UnderloadError(
                 f"request {self.index} follows a think time of {self.think!r:.40} s; it must be at least 0 s, or None"
+            )
+        if not math.isfinite(arguments.as_float(self.priority)):
+            raise UnderloadError(f"request {self.index} has priority {self.priority!r:.40}; it is a finite number")
+        if self.deadline is not None and not 0 < arguments.as_float(self.deadline) < math.inf:
+            raise UnderloadError(
+                f"request {self.index} has a deadline {self.deadline!r:.40} s after its arrival; it must be above 0 s, "
+                "or None"
             )
         if not _is_count(self.turn, 0) or not all(_is_count(segment.tokens, 1) for segment in self.segments):
             raise UnderloadError(
@@ -110,6 +122,10 @@ class Planned:
             row["think"] = self.think
         if self.segments:
             row["segments"] = [list(segment) for segment in self.segments]
+        if self.priority:
+            row["priority"] = self.priority
+        if self.deadline is not None:
+            row["deadline"] = self.deadline
         return row
 
     @classmethod
@@ -129,6 +145,8 @@ class Planned:
             turn=_count(row.get("turn", 0)),
             think=None if row.get("think") is None else float(row["think"]),
             segments=tuple(Segment(str(name), _count(tokens)) for name, tokens in row.get("segments", ())),
+            priority=float(row.get("priority", 0.0)),
+            deadline=None if row.get("deadline") is None else float(row["deadline"]),
         )
 
 
