@@ -1,0 +1,156 @@
+"""Goodput of the real decoder against the load, for two SLOs: the measurement behind "SLOs, goodput and capacity".
+
+    python tests/benchmarks/goodput.py --out chapters/data/goodput.json          some three minutes, a quiet machine
+    python tests/benchmarks/goodput.py --quick                                   seconds; stores nothing
+
+Pocket behind the library's own engine, one thread, sixteen slots, by the time that this process had a core: what other
+programs take of the machine is left out. What it can do is found first, output tokens while somebody waits. The limits
+of the SLOs follow from that, so that on another machine they bind in the same places:
+
+    smooth   TPOT within what 99 % have at 55 % of that: it breaks because too many decode together
+    prompt   TTFT within some twenty full steps: it breaks because a queue has formed
+
+Each round runs every load once, on arrivals of its own, so that a machine that drifts drifts under all loads alike.
+Step times are fitted to steps of all runs, and stored beside the measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from load import other_load
+from simulation_error import ProcessorClock
+from step_time import store
+
+from underload.cache import BlockPool
+from underload.decoder import DecoderExecutor, Model, load_model, machine
+from underload.engine import Engine, serve
+from underload.metrics import Slo, percentile, tpot, ttft
+from underload.request import SamplingParams, StepRecord, Timeline
+from underload.scheduling import Scheduler
+from underload.simulation.calibrate import fit, periods
+from underload.workload import GeometricTokens, Lengths, Planned, Poisson, PromptIds, Workload
+
+PROMPT, ANSWER = 16, 40  # tokens; answers geometric, the mean
+SLOTS, BLOCKS, BLOCK_SIZE = 16, 4000, 16
+SHARES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.05)  # of what it can do
+SMOOTH = 0.55  # the load at which the limit on TPOT is taken
+REQUESTS, WARMUP, ROUNDS = 1300, 150, 3
+VOCABULARY = range(5, 1024)
+GREEDY = SamplingParams(temperature=0)
+
+
+def arriving(rate: float, requests: int, seed: int) -> list[Planned]:
+    return Workload(Poisson(rate), Lengths(PROMPT, GeometricTokens(ANSWER)), sampling=GREEDY).plan(
+        seed, requests=requests
+    )
+
+
+def run(model: Model, planned: list[Planned], seed: int) -> tuple[list[Timeline], list[StepRecord]]:
+    """In the order of the plan."""
+    engine = Engine(
+        Scheduler(BlockPool(BLOCKS, BLOCK_SIZE), max_num_seqs=SLOTS),
+        DecoderExecutor(model, BLOCKS, BLOCK_SIZE),
+        ProcessorClock(),
+    )
+    gc.collect()
+    done = serve(engine, planned, PromptIds(VOCABULARY, seed=seed))
+    done.sort(key=lambda request: int(request.request_id))
+    return [request.timeline for request in done], engine.steps
+
+
+def saturated(model: Model, requests: int, seed: int) -> tuple[float, list[StepRecord]]:
+    """Requests/s while somebody waits, and the steps."""
+    planned = [
+        Planned(0.0, PROMPT, one.output_tokens, one.index, sampling=GREEDY) for one in arriving(1, requests, seed)
+    ]
+    _, steps = run(model, planned, seed)
+    busy = [step for step in periods(steps) if step.queue_length]
+    return sum(step.logit_rows for step in busy) / sum(step.duration for step in busy) / ANSWER, busy
+
+
+def limits(model: Model, quick: bool) -> tuple[dict[str, dict[str, float]], float]:
+    """The SLOs in s, to two digits, and the requests/s that the machine can do."""
+    rate, steps = saturated(model, 200 if quick else 1600, seed=99)
+    full = float(np.median([step.duration for step in steps if step.batch_size == SLOTS]))
+    lines, _ = run(model, arriving(SMOOTH * rate, 150 if quick else 1600, seed=98), seed=98)
+    gaps = [gap for line in lines if (gap := tpot(line)) is not None]
+
+    def rounded(seconds: float) -> float:
+        return float(f"{seconds:.2g}")
+
+    return {"smooth": {"tpot": rounded(percentile(gaps, 99))}, "prompt": {"ttft": rounded(20 * full)}}, rate
+
+
+def measured(lines: list[Timeline], slos: dict[str, Slo]) -> dict[str, Any]:
+    first = [ttft(line) for line in lines]
+    gaps = [gap for line in lines if (gap := tpot(line)) is not None]
+    return {
+        "met": {name: round(sum(slo.met(line) for line in lines) / len(lines), 5) for name, slo in slos.items()},
+        "ttft_p99": round(percentile(first, 99), 6),
+        "tpot_p99": round(percentile(gaps, 99), 7),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, help="store the measurement as JSON here")
+    parser.add_argument("--quick", action="store_true", help="a small run that shows that everything works")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)  # processor time is that of one thread
+    model = load_model("pocket", threads=1)
+    run(model, arriving(1e4, 60, seed=97), seed=97)  # warms up
+    slos, rate = limits(model, options.quick)
+    terms = {name: Slo(**each) for name, each in slos.items()}
+    requests, warmup, rounds = (150, 30, 1) if options.quick else (REQUESTS, WARMUP, ROUNDS)
+    rows: list[dict[str, Any]] = [{"share": share, "rate": round(share * rate, 2), "runs": []} for share in SHARES]
+    kept: list[StepRecord] = []
+    rng = np.random.default_rng(0)
+    for seed in range(rounds):
+        for row in rows:
+            load: dict[str, Any] = {}
+            with other_load(load):
+                lines, steps = run(model, arriving(row["rate"], requests, seed), seed)
+            row["runs"].append({"seed": seed, **measured(lines[warmup:], terms), **load})
+            some = periods(steps)
+            kept += [some[i] for i in sorted(rng.permutation(len(some))[:400])]
+        print(f"round {seed + 1} of {rounds}: load, and the share of requests that met {', '.join(slos)}")
+        for row in rows:
+            print(row["share"], *(f"{share:.3f}" for share in row["runs"][-1]["met"].values()), flush=True)
+    found = {
+        "what": "share of requests that met an SLO, by arrival rate (requests/s): pocket, continuous batching",
+        "command": "python tests/benchmarks/goodput.py --out chapters/data/goodput.json",
+        "date": date.today().isoformat(),
+        "machine": machine(),
+        "model": model.shape.name,
+        "path": model.path,
+        "threads": 1,
+        "clock": "processor",
+        "prompt_tokens": PROMPT,
+        "answer_tokens": ANSWER,
+        "slots": SLOTS,
+        "requests": requests - warmup,
+        "warmup": warmup,
+        "saturated": round(rate, 2),
+        "slos": slos,
+        "rows": rows,
+    }
+    if options.out:
+        store(options.out, found)
+        about = {key: found[key] for key in ("date", "machine", "model", "path", "threads", "clock")}
+        fit(kept, about=about).save(options.out.with_name(f"{options.out.stem}_steps.json"))
+    else:
+        print(json.dumps(found["rows"])[:2000])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

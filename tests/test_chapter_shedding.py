@@ -1,0 +1,104 @@
+"""What the page on shedding and autoscaling works out by hand or answers without a cell, recomputed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from underload.queueing import Exponential, mm1, mm1k
+from underload.simulation import Retry, StationReplica, simulate, simulate_cluster
+from underload.workload import FixedTokens, Lengths, PiecewiseConstant, Planned, Poisson, Workload
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "chapters/shedding.md").read_text("utf-8")
+
+
+def good(load: float, inside: int, limit: float = 5.0) -> float:
+    queue = mm1k(load, 1.0, buffer=inside - 1)
+    return queue.throughput * (1 - queue.sojourn_tail(limit))
+
+
+def test_three_inside_give_the_most_at_one_and_a_half_times_the_load() -> None:
+    assert max(range(1, 60), key=lambda most: good(1.5, most)) == 3
+    assert good(1.5, 20) < 0.01 < 0.6 < good(1.5, 5) < good(1.5, 3)
+    assert mm1k(1.5, 1.0, buffer=2).prob_lost == pytest.approx(0.4, abs=0.02)  # two in five
+
+
+def test_a_line_of_four_by_hand() -> None:
+    assert "1 × (5 − 1) gives four places" in PAGE
+
+
+def test_the_answer_on_a_line_of_fifteen() -> None:
+    assert f"8 × (2 − 0.1) = **{8 * (2 - 0.1):.0f}**" in PAGE and f"The thousandth waits for {1000 / 8:.0f} s" in PAGE
+
+
+def test_the_answer_on_retries() -> None:
+    assert f"40/3 = **{40 / 3:.1f} requests/s**" in PAGE and f"so **{40 / 1.2:.1f}**" in PAGE
+
+
+def test_a_fifth_must_be_free_for_six_minutes_of_growth() -> None:
+    assert f"{100 / 30 * 6:.0f} requests/s must be free at every moment of it, a fifth" in PAGE
+
+
+def attempts(rate: float, most: int, patience: float, service: float, start: float) -> float:
+    """Where the attempts a second settle, from a guess on."""
+    reaching = start
+    for _ in range(10_000):
+        late = 1.0 if reaching >= service else mm1(reaching, service).sojourn_tail(patience)
+        reaching = rate * sum(late**k for k in range(most))
+    return reaching
+
+
+def test_there_are_two_futures_at_a_load_of_six_tenths() -> None:
+    assert attempts(6.0, 3, 3.0, 10.0, start=6.0) == pytest.approx(6.0, rel=1e-3)
+    assert attempts(6.0, 3, 3.0, 10.0, start=15.0) == pytest.approx(18.0)
+
+
+def test_there_is_one_below_a_third() -> None:
+    assert attempts(3.3, 3, 3.0, 10.0, start=9.9) == pytest.approx(3.3, rel=1e-3)
+    assert attempts(3.3, 3, 3.0, 10.0, start=30.0) == pytest.approx(3.3, rel=1e-3)
+
+
+def burst(rate: float, seed: int) -> list[Planned]:
+    rates = PiecewiseConstant([0, 100, 160, 1200], [rate, 15.0, rate])
+    return Workload(rates, Lengths(FixedTokens(1), FixedTokens(1))).plan(seed, horizon=1200)
+
+
+@pytest.mark.parametrize(("rate", "returns"), [(2.0, True), (6.0, False)])
+def test_a_storm_stays_only_where_the_attempts_exceed_the_server(rate: float, returns: bool) -> None:
+    run = simulate_cluster(
+        burst(rate, 1), [StationReplica(Exponential(0.1))], sending=Retry(3.0, cancels=False), seed=1
+    )
+    answered = float(np.mean([call.outcome == "answered" for call in run.calls if call.arrival > 1000]))
+    assert answered > 0.9 if returns else answered < 0.1
+
+
+def test_taking_back_what_was_given_up_ends_it() -> None:
+    run = simulate_cluster(burst(6.0, 1), [StationReplica(Exponential(0.1))], sending=Retry(3.0, cancels=True), seed=1)
+    assert np.mean([call.outcome == "answered" for call in run.calls if call.arrival > 300]) > 0.9
+
+
+def test_the_newest_first_serves_most_of_them_in_time_under_overload() -> None:
+    """The exercise: last come, first served at a load of 1.2, a limit of 5 s."""
+
+    def in_time(discipline: str) -> float:
+        run = simulate(arrivals=Poisson(1.2), service=Exponential(1.0), horizon=4000, seed=3, discipline=discipline)
+        return float(np.sum(run.sojourns <= 5.0)) / 4000
+
+    assert in_time("fcfs") < 0.1 and in_time("lifo") > 0.5
+
+
+def test_the_reserve_covers_the_growth_of_two_windows() -> None:
+    """A plan that knows the load of two windows ago is short exactly where it grew by more than its reserve."""
+    load = np.array([10.0, 10, 10, 12, 15, 20, 30, 30, 30])
+    seen = np.concatenate([[10.0, 10.0], load[:-2]])
+    for reserve in (0.0, 0.5, 1.0, 2.0):
+        short = load > 5 * np.ceil(seen * (1 + reserve) / 5)
+        grew = load / seen - 1
+        assert not short[grew <= reserve].any()
+
+
+def test_the_production_names_that_the_page_asks_for() -> None:
+    assert ":::{production-names} shedding" in PAGE
