@@ -23,6 +23,7 @@
     router        which replica: Random, RoundRobin, JoinShortestQueue, PowerOfChoices, LeastKvUsed, PrefixAffine
     sending       what is done with a request: Once, Hedge, Tied, Retry, FanOut, or a policy of your own
     call          Call, Attempt: a client's request, and the copies sent for it
+    disaggregated simulate_disaggregated: prefill in one pool, decode in another, and a Link between them
     slowness      Steady, Episodes, Product: a server that is not always at its best
     failures      Failures: one that goes down and comes back
     scaling       Scaling, TargetInside, Timetable: replicas that start after a lag and drain before they stop
@@ -50,6 +51,7 @@ What to rely on:
 from underload.simulation.backlog import Occupancy, serve_backlog
 from underload.simulation.call import Attempt, Call
 from underload.simulation.cluster import ClusterRun, Door, Front, ReplicaRun, simulate_cluster
+from underload.simulation.disaggregated import DisaggregatedRun, Link, Transfer, simulate_disaggregated
 from underload.simulation.driven import submit_to
 from underload.simulation.events import Event, EventQueue
 from underload.simulation.failures import Failures, drawn_failures
@@ -90,6 +92,7 @@ __all__ = [
     "ClusterRun",
     "Comparison",
     "CostModelExecutor",
+    "DisaggregatedRun",
     "Door",
     "EngineReplica",
     "Episodes",
@@ -104,6 +107,7 @@ __all__ = [
     "JoinShortestQueue",
     "LeastKvUsed",
     "LinearStepTime",
+    "Link",
     "Little",
     "Occupancy",
     "Once",
@@ -136,6 +140,7 @@ __all__ = [
     "TargetInside",
     "Tied",
     "Timetable",
+    "Transfer",
     "View",
     "Visit",
     "VisitState",
@@ -150,6 +155,7 @@ __all__ = [
     "serve_backlog",
     "simulate",
     "simulate_cluster",
+    "simulate_disaggregated",
     "simulate_serving",
     "station",
     "submit_to",

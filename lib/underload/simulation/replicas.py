@@ -283,8 +283,9 @@ class EngineServer(Server):
         """Whether it may be waiting for company."""
         return not self._in_step and bool(self._inside)
 
-    def _take(self, attempt: Attempt) -> None:
-        call, now = attempt.call, self.front.now
+    def _ask(self, attempt: Attempt) -> tuple[Request, int]:
+        """The copy as the engine takes it, and the tokens that it answers with."""
+        call = attempt.call
         planned, most = call.request, self.replica.max_tokens
         name = str(planned.index) if not attempt.number else f"{planned.index}/{attempt.number}"
         if most is not None and planned.output_tokens > most:
@@ -293,10 +294,16 @@ class EngineServer(Server):
                 "as many, or clip it"
             )
         params = planned.params if most is None else replace(planned.params, max_tokens=most)
-        request = request_of(planned, name, self.front.prompt_of(call), params, call.root.arrival, now)
-        self.executor.output_tokens[name] = planned.output_tokens
+        prompt_ids = self.front.prompt_of(call)
+        request = request_of(planned, name, prompt_ids, params, call.root.arrival, self.front.now)
+        return request, planned.output_tokens
+
+    def _take(self, attempt: Attempt) -> None:
+        request, tokens = self._ask(attempt)
+        name = request.request_id
+        self.executor.output_tokens[name] = tokens
         if not self._in_step:
-            self.engine.clock.wait(now)
+            self.engine.clock.wait(self.front.now)
         self.engine.add(request)
         attempt.request, attempt.held = request, name
         self._inside[name] = attempt
