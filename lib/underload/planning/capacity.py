@@ -102,7 +102,7 @@ class Capacity:
     binds: None where nothing ever failed.
     probes: all runs that were made, in the order of run and rate; pilots are not among them.
     exceptions: rates that held above the crossing, or failed below it.
-    window: s that a run at that rate lasts, the warm-up left out.
+    window: s from the first arrival that counts to the last, in a run just below its crossing.
     """
 
     rate: float
@@ -306,7 +306,7 @@ def _answer(
         question.slo,
         question.attainment,
         kept,
-        (1 - question.warmup) * (len(base) - 1) / rate if rate else 0.0,
+        next((low.window for low, _ in map(bracket, searches) if low is not None), 0.0),
         source.scaling,
         tuple(probe for one in searches for probe in sorted(one, key=lambda probe: probe.rate)),
         tuple(exceptions),

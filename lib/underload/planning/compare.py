@@ -31,7 +31,7 @@ _LATENCIES = ("ttft", "tpot", "e2e")
 Row = dict[str, Any]
 
 
-def compare(
+def compare_systems(
     workload: Load | Trace | Sequence[Planned],
     slo: metrics.Slo,
     systems: Mapping[str, System],
@@ -104,13 +104,13 @@ def compare(
 def goodput_curve(
     workload: Load | Trace | Sequence[Planned], slo: metrics.Slo, system: System, **how: Any
 ) -> list[Row]:
-    """Goodput against load: the rows of `compare` for one system. It rises with the load as long as the SLO holds, and
+    """Goodput against load: the rows of `compare_systems` for one system. It rises with the load as long as the SLO holds, and
     falls off a cliff where it does not: the machine works as hard as before, for requests that are late.
 
     Raises:
-        UnderloadError: as `compare`.
+        UnderloadError: as `compare_systems`.
     """
-    rows = compare(workload, slo, {"": system}, **how)
+    rows = compare_systems(workload, slo, {"": system}, **how)
     return [{name: value for name, value in row.items() if name != "system"} for row in rows]
 
 

@@ -41,7 +41,7 @@ class System:
         UnderloadError: no description of a replica, replicas below 1, or more that fail than there are.
     """
 
-    replica: Replica
+    replica: EngineReplica | StationReplica
     replicas: int = 1
     router: Router | None = None
     sending: Sending | None = None
@@ -60,7 +60,7 @@ class System:
 
     def run(self, planned: Sequence[Planned], *, seed: int = 0) -> ClusterRun:
         """Serve a plan; the same plan and seed give the same run."""
-        replicas = [self.replica] * self.replicas
+        replicas: list[Replica] = [self.replica] * self.replicas
         if self.failing is not None:
             count, failures = self.failing
             replicas[:count] = [replace(self.replica, failures=failures)] * count
