@@ -94,3 +94,13 @@ def test_a_part_that_fails_is_named_and_the_others_still_run(gpu, tmp_path, monk
     assert gpu.main(["--quick", "--out", str(out)]) == 1
     parts = json.loads(out.read_text())["parts"]
     assert "no such kernel" in parts["broken"]["error"] and parts["fine"]["value"] == 1
+
+
+def test_an_open_load_keeps_its_rate_and_its_books(record):
+    part = record["parts"]["load"]
+    assert part["saturated_per_s"] > 0
+    for row in part["rows"]:
+        assert row["requests"] == 6 and row["rate"] == pytest.approx(0.5 * part["saturated_per_s"])
+        assert row["e2e"]["p99_interval"] is None  # six requests have no p99
+        assert sum(row["slowest"].values()) == pytest.approx(row["slowest_e2e"], rel=1e-9)
+        assert row["slowest_e2e"] >= row["e2e"]["p99"] and len(row["goodput"]) == len(part["slos"])

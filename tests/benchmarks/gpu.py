@@ -593,6 +593,7 @@ PARTS: dict[str, Callable[[Setting], dict]] = {
     "memory": gpu_serving.memory,
     "steps": gpu_serving.steps,
     "mixed": gpu_serving.mixed,
+    "load": gpu_serving.load,
     "paged_decode": paged_decode,
     "paged_prefill": paged_prefill,
     "write": write,

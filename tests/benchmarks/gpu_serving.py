@@ -1,4 +1,4 @@
-"""The parts of gpu.py that serve: captured decode steps, whole engine steps, a mixed load, and memory.
+"""The parts of gpu.py that serve: captured decode steps, whole engine steps, a mixed load, an open load, and memory.
 
 Each part takes the setting of gpu.py (device, dtype, quick, and `left()`, the seconds that remain) and returns plain
 data. What does not fit into the time left is named in its place.
@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from underload import metrics
 from underload.cache import BlockPool, HostPool
 from underload.decoder import Batch, DecoderExecutor, Model, Weights, blocks_for_memory, ceilings, generate
 from underload.decoder.attention_triton import unsupported
 from underload.decoder.graph import DecodeGraphs, capture_on_gpu, size_for
 from underload.decoder.measure import synchronise
-from underload.engine import Engine
+from underload.engine import Engine, serve
 from underload.request import BlockTable, Request, SamplingParams, Sequence, Timeline
 from underload.scheduling import Scheduler
 from underload.shapes import ModelShape, roofline, sequences_that_fit, shape, step_cost
-from underload.workload import LognormalTokens
+from underload.workload import Lengths, LognormalTokens, Poisson, PromptIds, Workload
 
 BLOCK_SIZE = 16
 _BUDGET = 8192  # tokens of a step while prompts are computed
@@ -446,6 +447,57 @@ def _peer_continuous(setting: Any, small: ModelShape, prompts: list[list[int]], 
     finally:
         manager.stop(block=True)
     return {"how": "transformers, continuous", "seconds": min(seconds)}
+
+
+# -------------------------------------------------- an open load
+
+SLOS = ({"ttft": 0.2, "tpot": 0.02}, {"e2e": 4.0})  # s
+
+
+def load(setting: Any) -> dict:
+    """Poisson arrivals at shares of the rate that the engine reaches when all come at once: percentiles, goodput for
+    two SLOs, and what the slowest waited for. A p99 has its interval, or says nothing."""
+    count, shares, slots = (6, (0.5,), 4) if setting.quick else (400, (0.3, 0.6, 0.85), 64)
+    means, limit = ((6, 4), 24) if setting.quick else ((200, 80), 1024)
+    lengths = Lengths(*(LognormalTokens.of(mean, 0.7) for mean in means), limit=limit, beyond="truncate")
+    model = build(setting, models(setting)[0])
+    size = 4 if setting.quick else BLOCK_SIZE
+    blocks = slots * (-(-limit // size) + 1)
+    executor = DecoderExecutor(model, blocks, size, graphs=False)
+    if kernels(setting):
+        executor.graphs = graphs_of(setting, executor)
+        executor.graphs.prepare(slots)
+
+    def run(rate: float, seed: int) -> Engine:
+        planned = Workload(Poisson(rate), lengths).plan(seed, requests=count)
+        pool = BlockPool(blocks, size)
+        runner = Engine(Scheduler(pool, max_num_seqs=slots, max_num_batched_tokens=512), executor)
+        serve(runner, planned, PromptIds(range(3, model.shape.vocab_size), seed=seed))
+        return runner
+
+    run(1e6, 0)  # warm
+    crowd = [request.timeline for request in run(1e6, 1).finished]
+    saturated = metrics.request_throughput(crowd) or 0.0
+    rows: list[dict[str, Any]] = []
+    for share in shares:
+        rate = share * saturated
+        if not setting.quick and setting.left() < 1.5 * count / rate + 30:
+            rows.append({"load": share, "skipped": "no time left"})
+            continue
+        runner = run(rate, 2)
+        lines = [request.timeline for request in runner.finished]
+        row: dict[str, Any] = {"load": share, "rate": rate, "requests": len(lines), "steps": len(runner.steps)}
+        for name in ("ttft", "tpot", "e2e"):
+            values = [value for line in lines if (value := getattr(metrics, name)(line)) is not None]
+            row[name] = {f"p{q}": metrics.percentile(values, q) for q in (50, 99)}
+            found = metrics.percentile_interval(values, 99)
+            row[name]["p99_interval"] = None if found is None else [found.low, found.high]
+        row["goodput"] = [metrics.goodput(lines, metrics.Slo(**terms)) for terms in SLOS]
+        worst = max(lines, key=lambda line: metrics.e2e(line) or 0.0)
+        row["slowest_e2e"] = metrics.e2e(worst)
+        row["slowest"] = metrics.attribute(worst, runner.steps)
+        rows.append(row)
+    return {"model": model.shape.name, "slots": slots, "saturated_per_s": saturated, "slos": list(SLOS), "rows": rows}
 
 
 # -------------------------------------------------- memory
