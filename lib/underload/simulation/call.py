@@ -157,9 +157,14 @@ class Call:
         """The client has its answer, from this attempt (None: from leaves). The other copies are cancelled.
 
         Raises:
-            UnderloadError: the call is over.
+            UnderloadError: the call is over, or the attempt is another call's.
         """
         self._check()
+        if attempt is not None and attempt.call.root is not self.root:
+            raise UnderloadError(
+                f"an attempt for request {attempt.call.request.index} does not answer request {self.request.index}; "
+                "keep what a policy remembers of a call in call.state"
+            )
         self.winner = attempt
         self._end("answered")
 

@@ -120,6 +120,11 @@ class Front:
                 f"replica {live[0].index} holds {live[0].inside} requests that it never answers; the simulator is "
                 "wrong, please report it"
             )
+        if self._arrived > len(self.ended_calls):
+            raise UnderloadError(
+                f"{self._arrived - len(self.ended_calls)} calls have no outcome: {type(self.sending).__name__} neither "
+                "answers them nor lets them fail; see to call.answer or call.fail"
+            )
         calls = [self.ended_calls[request.index] for request in self._plan if request.index in self.ended_calls]
         ran = [ReplicaRun(server.steps, server.busy, server.attempts) for server in self.servers]
         fleet = None
@@ -167,9 +172,9 @@ class Front:
             call.outcome, call.ended, call.error = "refused", self.now, "turned away at the door"
             self.ended(call)
         else:
-            if admitted.index != request.index:
+            if getattr(admitted, "index", None) != request.index:
                 raise UnderloadError(
-                    f"the door answered request {request.index} with request {admitted.index}; keep its index "
+                    f"the door answered request {request.index} with {admitted!r:.60}; keep its index "
                     "(dataclasses.replace)"
                 )
             self.sending.begin(call)
@@ -276,6 +281,11 @@ class Front:
                 attempt.call.sending.failed(attempt.call, attempt)
 
 
+def _is_one(value: object, method: str) -> bool:
+    """Whether it is an object with the method, and no class of such."""
+    return callable(getattr(value, method, None)) and not isinstance(value, type)
+
+
 def _hashable(law: Any) -> bool:
     try:
         hash(law)
@@ -380,12 +390,17 @@ def simulate_cluster(
         UnderloadError: no replica, a patience that is none.
         InvalidRequest: a request that a replica could never serve.
     """
-    replicas = list(replicas)
-    if not replicas or not all(hasattr(one, "serve") for one in replicas):
+    if not isinstance(replicas, Sequence) or not replicas or not all(_is_one(one, "serve") for one in replicas):
         raise UnderloadError(
             f"replicas are descriptions such as [StationReplica(Exponential(1))] * 4, at least one, got "
             f"{replicas!r:.60}"
         )
+    for name, given, method in (
+        ("router", router, "choose"), ("sending", sending, "begin"), ("door", door, "admit"),
+    ):  # fmt: skip
+        if given is not None and not _is_one(given, method):
+            remedy = f"; make one: {given.__name__}(…)" if isinstance(given, type) else ""
+            raise UnderloadError(f"{name} is an object with a method {method}, got {given!r:.60}{remedy}")
     if patience is not None:
         patience = arguments.above_zero("patience", patience, "s")
     front = Front(

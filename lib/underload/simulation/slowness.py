@@ -33,8 +33,8 @@ class Slowness(Protocol):
     """When work is done on a server that is not always at its best."""
 
     def end(self, start: float, work: float) -> float:
-        """The instant (s) at which `work` s of undisturbed work are done that are begun at `start`: never before
-        `start`, and never later than more work would be."""
+        """The instant (s) at which `work` s of undisturbed work are done that are begun at `start`: finite, never
+        before `start`, and never later than more work would be."""
         ...
 
 
