@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from underload.cache import BlockPool
 from underload.queueing import Deterministic, Empirical, Exponential
 from underload.request import UnderloadError
+from underload.scheduling import Scheduler
 from underload.simulation import (
     Attempt,
     Call,
@@ -20,6 +22,7 @@ from underload.simulation import (
     FanOut,
     Hedge,
     JoinShortestQueue,
+    LeastKvUsed,
     LinearStepTime,
     Once,
     PowerOfChoices,
@@ -226,6 +229,21 @@ def test_where_nothing_is_up_calls_fail_at_once_and_do_not_hang():
         assert run.count("failed") == 5 and run.latencies == []
         assert [call.ended for call in run.calls] == [call.arrival for call in run.calls]
         assert run.error_rate == 1.0
+
+
+def test_an_engine_that_comes_back_looks_as_empty_as_it_is():
+    # It went down with long prompts in its blocks; what comes after goes there, since the other is in use.
+    def small() -> Scheduler:
+        return Scheduler(BlockPool(100, 16))
+
+    def engine(failures: Failures | None = None) -> EngineReplica:
+        return EngineReplica(LinearStepTime(0.01, 1e-4), small, failures=failures)
+
+    early = [Planned(0.001 * index, 700, 400, index) for index in range(4)]
+    late = [Planned(3.0 + 0.001 * index, 100, 10, 4 + index) for index in range(3)]
+    replicas = [engine(Failures([(1.0, 2.0)])), engine()]
+    run = simulate_cluster([*early, *late], replicas, router=LeastKvUsed())
+    assert run.count("failed") == 2 and [call.attempts[0].replica for call in run.calls[4:]] == [0, 0, 0]
 
 
 def test_more_copies_than_replicas_are_sent_to_the_same_ones_again():

@@ -263,6 +263,7 @@ class EngineServer(Server):
     def boot(self) -> None:
         """A fresh engine, that knows nobody."""
         self._plan(math.inf)
+        self.kv_used = 0.0
         scheduler = (
             self.replica.scheduler() if self.replica.scheduler is not None else Scheduler(BlockPool(100_000, 16))
         )
