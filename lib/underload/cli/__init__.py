@@ -19,7 +19,19 @@ from underload import __version__
 from underload.request import UnderloadError
 
 # Modules of this package, in the order `underload --help` lists them.
-COMMANDS = ("model", "generate", "bench", "calibrate", "simulate", "queue", "workload", "labs", "course")
+COMMANDS = (
+    "model",
+    "generate",
+    "bench",
+    "calibrate",
+    "simulate",
+    "capacity",
+    "compare",
+    "queue",
+    "workload",
+    "labs",
+    "course",
+)
 
 DESCRIPTION = """\
 Under Load: a real batched decoder, and the measurements around it.
@@ -33,6 +45,8 @@ Where to start:
   underload bench decode            what a step takes here, alone and in company
   underload simulate --step-time linear:20ms,1ms --rate 5 --requests 2000
                                     the engine on a virtual clock: policies compared in a moment
+  underload capacity --step-time linear:20ms,1ms --prompt 64 --output geometric:32 --slo ttft=1s,tpot=100ms
+                                    the largest load that keeps an objective, and what binds there
   underload bench serve --rate 20 --requests 200 --prompt 32 --output geometric:24
                                     the same report from the real engine and decoder
   underload queue mmc --arrival-rate 8 --service-rate 1 --servers 10

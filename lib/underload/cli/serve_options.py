@@ -1,6 +1,6 @@
 """What `underload simulate` and `underload bench serve` have in common: a load, an engine's policies and limits.
 
-add_serving_options    the options, for both
+add_serving_options    the options, for both; of the load alone: add_source_options, of the engine: add_engine_options
 load_of                the plan that is served
 policies_of            the scheduler's policies and limits, as its own arguments
 pool_of                the blocks
@@ -37,6 +37,17 @@ The same seed and options give the same load, whatever the policies.
 
 def add_serving_options(parser: argparse.ArgumentParser) -> None:
     """Load, policies, limits, and what is printed."""
+    add_source_options(parser)
+    add_engine_options(parser)
+    output = parser.add_argument_group("what is reported")
+    output.add_argument("--slo", metavar="TERMS", help="such as ttft=500ms,tpot=50ms: adds goodput and attainment")
+    output.add_argument("--warmup", metavar="S", help="leave the arrivals before S out of the figures (default: 0)")
+    output.add_argument("--trace-out", metavar="FILE", help="the run for ui.perfetto.dev: .json or .json.gz")
+    output.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """The load."""
     source = parser.add_argument_group("the load: a trace, or made to order by what follows")
     source.add_argument(
         "--trace", metavar="TRACE", help="a file, a name from `underload workload list`, synthetic:NAME"
@@ -46,6 +57,9 @@ def add_serving_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--seed", type=int, default=0, metavar="N", help="of the load and its tokens (default: 0)")
     add_load_options(parser, required=False)
 
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Policies and limits."""
     policy = parser.add_argument_group("the scheduler's policies")
     policy.add_argument("--batching", choices=BATCHINGS, default="continuous", help="(default: continuous)")
     policy.add_argument(
@@ -91,12 +105,6 @@ def add_serving_options(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--host-blocks", type=int, metavar="N", help="with --preemption swap: blocks on the host")
     limits.add_argument("--no-prefix-caching", action="store_true", help="share no blocks between requests")
 
-    output = parser.add_argument_group("what is reported")
-    output.add_argument("--slo", metavar="TERMS", help="such as ttft=500ms,tpot=50ms: adds goodput and attainment")
-    output.add_argument("--warmup", metavar="S", help="leave the arrivals before S out of the figures (default: 0)")
-    output.add_argument("--trace-out", metavar="FILE", help="the run for ui.perfetto.dev: .json or .json.gz")
-    output.add_argument("--json", action="store_true", help="print JSON")
-
 
 # ---- the load ------------------------------------------------------------------------------------------------------
 
@@ -138,7 +146,7 @@ def load_of(args: argparse.Namespace) -> LoadPlan:
         load = _replayed(args)
     if not load.planned:
         raise UnderloadError(f"{load.name} leaves no request to serve; take a longer horizon, or another limit")
-    return replace(load, planned=_wished(args, load.planned))
+    return replace(load, planned=wished(args, load.planned))
 
 
 def require_room(load: LoadPlan, max_model_len: int | None, pool_tokens: int) -> None:
@@ -413,7 +421,7 @@ def _by_tenant(text: str | None, option: str, what: str) -> dict[str, float]:
     return found
 
 
-def _wished(args: argparse.Namespace, planned: list[Planned]) -> list[Planned]:
+def wished(args: argparse.Namespace, planned: list[Planned]) -> list[Planned]:
     """The plan with the priorities and the deadline that the options name."""
     if args.order not in ("priority", "deadline"):
         return planned  # what has no place is named with the policies

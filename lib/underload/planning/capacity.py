@@ -368,17 +368,18 @@ def search(question: Question, run: int, guess: float, slope: float, tolerance: 
     while True:
         probes.append(question.probe(base, rate, run))
         low, high = bracket(probes)
+        further = 2 ** (len(probes) - 1)  # where nothing turned out as the slope says, in ever longer steps
         if low is None:
             assert high is not None
             if high.rate < _NOTHING * question.saturated or len(probes) >= _MOST:
                 return probes
             down = high.stretch ** (-1 / slope) if high.simulated and math.isfinite(high.stretch) else 0.7
-            rate = high.rate * min(max(down, 0.5), 1.0) / (1 + step)
+            rate = high.rate * max((min(down, 1.0) / (1 + step)) ** further, 0.4)
         elif high is None:
             if low.rate >= most or len(probes) >= _MOST:
                 return probes
-            up = (max(low.stretch, 1e-9) ** (-1 / slope)) * (1 + step)
-            rate = min(low.rate * min(max(up, 1 + step), 1.5), most)
+            up = max(max(low.stretch, 1e-9) ** (-1 / slope), 1.0) * (1 + step)
+            rate = min(low.rate * min(up**further, 1.6), most)
         else:
             if high.rate <= low.rate * (1 + tolerance) or len(probes) >= _MOST:
                 return probes

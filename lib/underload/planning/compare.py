@@ -104,8 +104,8 @@ def compare_systems(
 def goodput_curve(
     workload: Load | Trace | Sequence[Planned], slo: metrics.Slo, system: System, **how: Any
 ) -> list[Row]:
-    """Goodput against load: the rows of `compare_systems` for one system. It rises with the load as long as the SLO holds, and
-    falls off a cliff where it does not: the machine works as hard as before, for requests that are late.
+    """Goodput against load: the rows of `compare_systems` for one system. It rises with the load as long as the SLO
+    holds, and falls off a cliff where it does not: the machine works as hard as before, for requests that are late.
 
     Raises:
         UnderloadError: as `compare_systems`.
