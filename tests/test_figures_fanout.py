@@ -21,7 +21,7 @@ def settings(shown: figures.Picture) -> dict[tuple[int, float, float], tuple[flo
     keys = zip(*(shown.data[name] for name in ("Leaves of a page", "Slow answers of a leaf (%)",
                                                "Slowness in common (%)")))  # fmt: skip
     numbers = ("pages with a slow answer (%)", "if independent (%)", "a leaf may be slow, for 1 slow page in 100 (%)")
-    return dict(zip(keys, zip(*(shown.data[name] for name in numbers)), strict=True))  # type: ignore[arg-type]
+    return dict(zip(keys, zip(*(shown.data[name] for name in numbers)), strict=True))
 
 
 # ---- the formula
