@@ -1,0 +1,171 @@
+"""Lab 14, "SLOs, goodput and capacity": what its tasks start from, and checks that say what is wrong with a value.
+
+    service      the load, the promise, a plan, and a run of all of it on the virtual clock (`serve`, `attained`)
+    mechanisms   what the tasks build, as the library has it: `meets` and `goodput` (task 1), `largest` and `capacity`
+                 (2), `binds` (3), `cheapest` (4), `Open`, `Shed` and
+                 `Frugal` (5)
+    checks       raise AssertionError with the wrong value, the slip that gives it, and what was wanted
+    score        `score_door`: what the leaderboard counts
+    frontdoor    the same door in front of a real engine
+    pictures     draw_*
+
+Times are in s, loads in requests a second. Torch-free: the cells that show things bring the real decoder.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from underload.labs.answers import check_guess, or_library
+from underload.labs.capacity.checks import (
+    BOUND,
+    DOOR_PLAN,
+    FLEET,
+    LIMITS,
+    OPTIONS,
+    WINDOWS,
+    bound_run,
+    by_hand,
+    check_binds,
+    check_burst,
+    check_capacity,
+    check_cheapest,
+    check_goodput,
+    check_largest,
+    check_meets,
+    check_my_plan,
+    check_quiet,
+    check_reopens,
+    check_router,
+    drawn_options,
+    drawn_service,
+    drawn_timelines,
+    fleet,
+    six,
+    timeline,
+    windows,
+    your_trace,
+)
+from underload.labs.capacity.frontdoor import answer
+from underload.labs.capacity.mechanisms import (
+    Frugal,
+    Limits,
+    Open,
+    Shed,
+    binds,
+    capacity,
+    cheapest,
+    goodput,
+    interval,
+    largest,
+    meets,
+    student,
+)
+from underload.labs.capacity.pictures import draw_burst, draw_options, draw_rates, draw_search, draw_shares
+from underload.labs.capacity.score import score_door
+from underload.labs.capacity.service import (
+    PLAN,
+    PROMISE,
+    Asked,
+    Plan,
+    Promise,
+    at_once,
+    attained,
+    burst,
+    kept,
+    load,
+    planned,
+    serve,
+    share_kept,
+    short_load,
+)
+
+__all__ = [
+    "BOUND",
+    "DOOR_PLAN",
+    "FLEET",
+    "LIMITS",
+    "OPTIONS",
+    "PLAN",
+    "PROMISE",
+    "WINDOWS",
+    "Asked",
+    "Frugal",
+    "Limits",
+    "Open",
+    "Plan",
+    "Promise",
+    "Shed",
+    "answer",
+    "at_once",
+    "attained",
+    "binds",
+    "book",
+    "bound_run",
+    "burst",
+    "by_hand",
+    "capacity",
+    "cheapest",
+    "check_binds",
+    "check_burst",
+    "check_capacity",
+    "check_cheapest",
+    "check_goodput",
+    "check_guess",
+    "check_largest",
+    "check_meets",
+    "check_my_plan",
+    "check_quiet",
+    "check_reopens",
+    "check_router",
+    "draw_burst",
+    "draw_options",
+    "draw_rates",
+    "draw_search",
+    "draw_shares",
+    "drawn_options",
+    "drawn_service",
+    "drawn_timelines",
+    "fleet",
+    "goodput",
+    "interval",
+    "kept",
+    "largest",
+    "load",
+    "meets",
+    "or_library",
+    "planned",
+    "score_door",
+    "serve",
+    "share_kept",
+    "short_load",
+    "six",
+    "student",
+    "timeline",
+    "usable",
+    "windows",
+    "your_trace",
+]
+
+
+@cache
+def book() -> dict[str, Any]:
+    """What the lab's own cells gave when they were recorded: machine, date, command, numbers."""
+    return json.loads(resources.files("underload.labs").joinpath("capacity.json").read_text(encoding="utf-8"))
+
+
+def usable(made: Any, library: Any) -> Any:
+    """A student's door where it can say yes or no, the library's where it cannot; it is said which."""
+    name = getattr(made, "__name__", "your class")
+    try:
+        serve(load(8.0, 20, 0), door=made())
+    except NotImplementedError:
+        print(f"{name} is not written yet: the library's was taken in its place")
+    except Exception as error:  # whatever a student's code raises; the check's card says in which line
+        print(f"{name} raised {type(error).__name__}: {error}: the library's was taken in its place")
+    else:
+        return made
+    return library
