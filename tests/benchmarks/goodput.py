@@ -122,6 +122,7 @@ def main(argv: list[str] | None = None) -> int:
             row["runs"].append({"seed": seed, **measured(lines[warmup:], terms), **load})
             some = periods(steps)
             kept += [some[i] for i in sorted(rng.permutation(len(some))[:400])]
+            kept.append(max(some, key=lambda step: step.context_tokens))
         print(f"round {seed + 1} of {rounds}: load, and the share of requests that met {', '.join(slos)}")
         for row in rows:
             print(row["share"], *(f"{share:.3f}" for share in row["runs"][-1]["met"].values()), flush=True)
