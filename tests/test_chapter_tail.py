@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from underload.metrics import PARTS, percentile, percentile_interval, samples_needed
+from underload.metrics import PARTS, attribute, percentile, percentile_interval, samples_needed
 from underload.queueing import Exponential, Lognormal, max_of_n, mm1, mmc, prob_any
+from underload.request import StepRecord, Timeline
 from underload.simulation import LinearStepTime, simulate_serving
 from underload.workload import GeometricTokens, Lengths, Poisson, Workload
 
@@ -140,6 +141,24 @@ def test_the_answers() -> None:
     assert binom.sf(1, 3, e) == pytest.approx(3 * e**2 - 2 * e**3) and binom.sf(1, 3, e) == pytest.approx(
         3e-4, rel=0.01
     )
+
+
+def test_the_request_that_is_taken_apart_by_hand() -> None:
+    steps: list[StepRecord] = []
+    now = 0.0
+    for duration, rows, prompt in (
+        [(0.002, 3, 0)] * 6 + [(0.005, 3, 30)] + [(0.002, 4, 0), (0.007, 4, 50)] * 2 + [(0.002, 4, 0)] * 2
+    ):
+        steps.append(StepRecord(now, duration, rows + (prompt > 0), prefill_tokens=prompt, decode_tokens=rows))
+        now += duration
+    ends = [step.start + step.duration for step in steps]
+    line = Timeline(
+        0.0, scheduled=0.012, prefills=[(ends[6], 0, 30)], token_times=ends[6:], finished=ends[-1], prompt_tokens=30,
+        finish_reason="length",
+    )  # fmt: skip
+    parts = {part: seconds for part, seconds in attribute(line, steps).items() if seconds > 1e-9}
+    assert parts == pytest.approx({"queue": 0.012, "own prefill": 0.005, "own decode": 0.012, "others' prefill": 0.010})
+    assert sum(parts.values()) == pytest.approx(0.039) and 12 + 5 + 8 + 14 == 39
 
 
 # ---- the law of a batch
