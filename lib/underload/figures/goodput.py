@@ -16,7 +16,7 @@ from underload.figures.still import Picture
 from underload.figures.wording import number, quantity
 from underload.queueing import mm1k, mmc
 
-LOADS = tuple(round(0.02 * step, 2) for step in range(1, 50)) + (0.985, 0.99, 0.995, 0.999)
+LOADS = (*(round(0.02 * step, 2) for step in range(1, 50)), 0.985, 0.99, 0.995, 0.999)
 
 # ------------------------------------------------------------------------------------------- goodput against the load
 
@@ -89,7 +89,7 @@ def goodput_against_load(
             numbers=[
                 Number("in time, of all that come", 100 * share, "%", look="prediction"),
                 Number("goodput of each server", here, "requests/s", look="prediction"),
-                Number(f"p{q:g}", tail, "s", look="latency"),
+                Number("that percentile", tail, "s", look="latency"),
                 Number("promise kept up to a load of", edge if edge else "none", "", look="limit"),
             ],
             says=_says(load, here, limit, q, edge, best, where),
