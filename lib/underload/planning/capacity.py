@@ -55,8 +55,11 @@ class Binds:
 
     term: of the SLO, the one that most requests broke; "failed" where they failed or were refused, "load" where the
         queue would never empty, "growth" where it grew.
-    limit: of the replicas, what most of the waiting was for (`Probe.limits`); "step time" where no limit was met for a
-        tenth of the time, so that the steps themselves take too long; "servers" at stations.
+    limit: of the replicas (`Probe.limits`), the one that had most to do with it: what was waited for, for a larger
+        share of the time than of the requests may break the SLO; or steps with as many tokens as they may have, for a
+        tenth of the time. A TPOT is lengthened by no wait for a slot: by these steps, or by KV blocks where somebody
+        was preempted. "step time" where it was none of them, so that the steps themselves take too long; "servers" at
+        stations.
     terms, limits: their shares: of requests, and of time.
     """
 
@@ -66,7 +69,7 @@ class Binds:
     limits: dict[str, float]
 
     @classmethod
-    def at(cls, probes: Sequence[Probe]) -> Binds:
+    def at(cls, probes: Sequence[Probe], attainment: float) -> Binds:
         """What bound in these runs, each of which failed."""
         seen = [probe for probe in probes if probe.simulated]
         terms = _means([probe.broken for probe in seen])
@@ -74,8 +77,15 @@ class Binds:
         fails = [probe.fails for probe in probes]
         other = max(("load", "growth"), key=fails.count)
         term = max(terms, key=terms.__getitem__, default="") if fails.count("slo") else other
-        limit = max(limits, key=limits.__getitem__, default="servers")
-        return cls(term, limit if not limits or limits[limit] >= 0.1 else "step time", terms, limits)
+        if not limits:
+            return cls(term, "servers", terms, limits)
+        enough = dict.fromkeys(limits, 1 - attainment) | {"tokens a step": 0.1}
+        if term in ("tpot", "longest_stall"):
+            enough |= {"sequences": 1.0, "batch": 1.0}
+            if not any(probe.preemptions for probe in seen):
+                enough["KV blocks"] = 1.0
+        short = {name: share for name, share in limits.items() if share > enough[name]}
+        return cls(term, max(short, key=short.__getitem__, default="step time"), terms, limits)
 
     def __str__(self) -> str:
         what = {
@@ -134,7 +144,7 @@ class Capacity:
             "confidence": None if around is None else around.confidence,
             "crossings_per_s": list(self.crossings),
             "scale": self.scale,
-            "load": self.load,
+            "share_of_saturated": self.load,
             "saturated_per_s": self.saturated,
             "slo_s": self.slo.terms,
             "attainment": self.attainment,
@@ -302,7 +312,7 @@ def _answer(
         tuple(crossings),
         rate / mean_rate(base),
         saturated,
-        Binds.at(failed) if failed else None,
+        Binds.at(failed, question.attainment) if failed else None,
         question.slo,
         question.attainment,
         kept,

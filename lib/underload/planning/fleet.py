@@ -10,8 +10,8 @@ from typing import Any
 
 from underload import metrics
 from underload.planning.capacity import check_share
-from underload.planning.loads import Source, mean_rate, source_of
-from underload.planning.probe import Question, needed, saturated_rate
+from underload.planning.loads import mean_rate, source_of
+from underload.planning.probe import needed, saturated_rate
 from underload.planning.sweep import check_sendable, workers
 from underload.planning.system import System
 from underload.queueing import arguments
@@ -27,16 +27,16 @@ class Fleet:
     """The answer.
 
     replicas: the fewest with which the SLO holds over the whole load.
-    rows: one a window: start (s), end (s), requests, rate (1/s), replicas (the fewest from which on every number that
-        was tried keeps the SLO for those who arrive in it; None for a window without arrivals) and attainment with as
-        many. All of the load is one row where no window was asked for.
-    attainments: over the whole load, by the number of replicas.
+    attainment_with: the share that met it with as many.
+    rows: one a window: start (s), end (s), requests, rate (1/s), replicas (the fewest with which the SLO holds for
+        those who arrive in it; 0 for a window without arrivals) and attainment with as many. The whole load is one row
+        where no window was asked for.
     saturated: requests/s of one replica whose queue never empties.
     """
 
     replicas: int
+    attainment_with: float
     rows: list[dict[str, Any]]
-    attainments: dict[int, float]
     saturated: float
     slo: metrics.Slo
     attainment: float
@@ -44,7 +44,7 @@ class Fleet:
     @property
     def mean(self) -> float:
         """Replicas on average over the windows, if each had just what it needs: what scaling could save at best."""
-        spans = [(row["end"] - row["start"], row["replicas"] or 0) for row in self.rows]
+        spans = [(row["end"] - row["start"], row["replicas"]) for row in self.rows]
         whole = math.fsum(seconds for seconds, _ in spans)
         return math.fsum(seconds * count for seconds, count in spans) / whole if whole else float(self.replicas)
 
@@ -52,11 +52,11 @@ class Fleet:
         """Plain data for JSON."""
         return {
             "replicas": self.replicas,
+            "attainment_with": self.attainment_with,
             "mean_replicas": self.mean,
             "saturated_per_s": self.saturated,
             "slo_s": self.slo.terms,
             "attainment": self.attainment,
-            "attainments": {str(count): share for count, share in self.attainments.items()},
             "windows": self.rows,
         }
 
@@ -66,8 +66,7 @@ class Fleet:
             f"{'from':>10}{'requests':>10}{'rate':>10}{'replicas':>10}",
         ]
         for row in self.rows:
-            count = "–" if row["replicas"] is None else row["replicas"]
-            lines.append(f"{row['start']:>8.6g} s{row['requests']:>10,}{row['rate']:>8.3g}/s{count:>10}")
+            lines.append(f"{row['start']:>8.6g} s{row['requests']:>10,}{row['rate']:>8.3g}/s{row['replicas']:>10}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -87,11 +86,10 @@ def replicas_needed(
     processes: int = 1,
     scheduler: str | None = None,
 ) -> Fleet:
-    """The fewest replicas with which the SLO holds for a load as it comes, `system.replicas` being what is looked for.
+    """The fewest replicas with which the SLO holds for a load as it comes; `system.replicas` is what is looked for.
 
-    With windows, every number of replicas from what the quietest needs to what the whole needs serves the whole load,
-    and each window is judged by those who arrive in it. So a window's figure supposes that as many had run before it,
-    too: it says what scaling could save, not what a rule for scaling does.
+    The whole load is served by one number of replicas. Each window is served by itself, from an empty system, as if
+    whatever ran before it had kept up: what scaling could save at best, not what a rule for scaling does.
 
     Args:
         attainment: the share of the requests that must meet the SLO, of the whole and of each window.
@@ -106,97 +104,85 @@ def replicas_needed(
     check_share("attainment", attainment)
     source = source_of(workload, requests=requests, seed=seed)
     base = source.base(0)
-    rate = mean_rate(base) * arguments.above_zero("speed", speed, "")
+    planned = source.at(base, mean_rate(base) * arguments.above_zero("speed", speed, ""), 0)
     most = arguments.whole("most", most, least=1)
-    window = None if window is None else arguments.above_zero("window", window, "s")
-    question = Question(source, slo, replace(system, replicas=1), attainment, 0.0)
+    system = replace(system, replicas=1)
+    end = math.nextafter(planned[-1].arrival, math.inf)
+    span = end if window is None else min(arguments.above_zero("window", window, "s"), end)
     if processes > 1:
-        check_sendable(question)
+        check_sendable(system)
     with workers(processes, scheduler) as executor:
-        return _answer(question, executor, rate, window, most)
+        one = executor.submit(saturated_rate, source, system).result()
+        if not one:
+            raise UnderloadError("a replica answers nobody, so that no number of them is enough; look at its limits")
+        question = _Question(slo, system, attainment, one, most)
+        return _answer(question, executor, planned, span, end)
 
 
-def _answer(question: Question, executor: Executor, rate: float, window: float | None, most: int) -> Fleet:
-    one = executor.submit(saturated_rate, question.source, question.system).result()
-    if not one:
-        raise UnderloadError("a replica answers nobody, so that no number of them is enough; look at its limits")
-    tried: dict[int, list[tuple[float, bool]]] = {}
+@dataclass(frozen=True)
+class _Question:
+    slo: metrics.Slo
+    system: System
+    attainment: float
+    saturated: float
+    most: int
 
-    def look(counts: Sequence[int]) -> None:
-        fresh = [count for count in counts if count not in tried]
-        futures = [executor.submit(judge, question, count, rate) for count in fresh]
-        tried.update(zip(fresh, (future.result() for future in futures)))
+
+def _answer(question: _Question, executor: Executor, planned: list[Planned], span: float, end: float) -> Fleet:
+    edges = [k * span for k in range(math.ceil(end / span))]
+    windows = [[one for one in planned if start <= one.arrival < start + span] for start in edges]
+    whole = executor.submit(fewest, question, planned, end)
+    # The longest task first; with one window the whole is it.
+    parts = [executor.submit(fewest, question, part, span) for part in windows] if len(edges) > 1 else [whole]
+    count, share = whole.result()
+    rows = []
+    for start, part, future in zip(edges, windows, parts):
+        its, met = future.result()
+        last = min(start + span, end)
+        rows.append(
+            {
+                "start": start,
+                "end": last,
+                "requests": len(part),
+                "rate": len(part) / (last - start),
+                "replicas": its,
+                "attainment": met,
+            }
+        )
+    return Fleet(count, share, rows, question.saturated, question.slo, question.attainment)
+
+
+def fewest(question: _Question, planned: list[Planned], span: float) -> tuple[int, float]:
+    """The fewest replicas that keep the SLO for these requests, which come within `span` s, and the share that met it.
+
+    Raises:
+        UnderloadError: `most` do not.
+    """
+    if not planned:
+        return 0, 1.0
+    rate, one = len(planned) / span, question.saturated
+    tried: dict[int, int] = {}
+
+    def met(count: int) -> int:
+        if count not in tried:
+            run = replace(question.system, replicas=count).run(planned)
+            tried[count] = sum(map(question.slo.met, run.timelines))
+        return tried[count]
 
     def holds(count: int) -> bool:
-        if count * one <= rate:
-            return False  # its queue would never empty
-        look([count])
-        return _holds(tried[count], question.attainment)
+        # Where the queue would never empty, a short window may look fine.
+        return count * one > rate and met(count) >= needed(question.attainment, len(planned))
 
-    least = max(math.ceil(rate / one), 1)
-    count = min(max(math.ceil(rate / (_GUESS * one)), 1), most)
+    count = min(max(math.ceil(rate / (_GUESS * one)), 1), question.most)
     if holds(count):
         while count > 1 and holds(count - 1):
             count -= 1
     else:
         while not holds(count):
-            if count >= most:
+            if count >= question.most:
                 raise UnderloadError(
-                    f"{most} replicas do not keep the SLO (they keep it for {_share(tried.get(most, [])):.1%} of "
-                    "requests); allow more, loosen it, or look at what a request takes by itself"
+                    f"{question.most} replicas do not keep the SLO: {met(count) / len(planned):.1%} of "
+                    f"{len(planned):,} requests met it; allow more, loosen it, or see what a request takes alone"
                 )
             count += 1
-    arrivals = [at for at, _ in tried[count]]
-    end = max(arrivals)
-    span = window if window is not None and window < end else math.nextafter(end, math.inf)
-    edges = [k * span for k in range(math.ceil(end / span) + (end % span == 0))]
-    if len(edges) > 1:
-        quiet = min(sum(start <= at < start + span for at in arrivals) / span for start in edges)
-        look(range(max(min(math.floor(quiet / one), least), 1), count))
-    rows = [_row(tried, start, min(start + span, end), span, question.attainment) for start in edges]
-    return Fleet(
-        count,
-        rows,
-        {number: _share(tried[number]) for number in sorted(tried)},
-        one,
-        question.slo,
-        question.attainment,
-    )
-
-
-def judge(question: Question, count: int, rate: float) -> list[tuple[float, bool]]:
-    """With so many replicas, for each request: when it arrives (s), and whether it met the SLO."""
-    source: Source = question.source
-    system = replace(question.system, replicas=count)
-    served = system.run(source.at(source.base(0), rate, 0), seed=0)
-    return [(timeline.arrival, question.slo.met(timeline)) for timeline in served.timelines]
-
-
-def _row(
-    tried: dict[int, list[tuple[float, bool]]], start: float, end: float, span: float, attainment: float
-) -> dict[str, Any]:
-    found: int | None = None
-    share: float | None = None
-    requests = 0
-    for count in sorted(tried, reverse=True):
-        mine = [(at, met) for at, met in tried[count] if start <= at < start + span]
-        requests = len(mine)
-        if not mine or not _holds(mine, attainment):
-            break
-        found, share = count, _share(mine)
-    return {
-        "start": start,
-        "end": end,
-        "requests": requests,
-        "rate": requests / (end - start) if end > start else 0.0,
-        "replicas": found,
-        "attainment": share,
-    }
-
-
-def _holds(judged: Sequence[tuple[float, bool]], attainment: float) -> bool:
-    return sum(met for _, met in judged) >= needed(attainment, len(judged))
-
-
-def _share(judged: Sequence[tuple[float, bool]]) -> float:
-    return sum(met for _, met in judged) / len(judged) if judged else 0.0
+    return count, met(count) / len(planned)
