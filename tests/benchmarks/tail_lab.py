@@ -1,0 +1,86 @@
+"""The run that lab 12 takes apart: pocket behind the library's engine, four hundred requests, both records of it.
+
+    python tests/benchmarks/tail_lab.py --out lib/underload/labs/tail.json     some seconds, quiet machine
+    python tests/benchmarks/tail_lab.py                                        prints what the slowest waited for
+    python tests/benchmarks/tail_lab.py --quick                                a hundred requests; stores nothing
+
+It runs the lab's own cells, so that the recorded run is the one that a student's machine repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from load import other_load
+
+from underload.course import read_notebook
+from underload.decoder import machine
+from underload.metrics import slowest
+
+LAB = Path(__file__).resolve().parents[2] / "labs" / "tail.ipynb"
+BEFORE = ("setup", "pictures")
+MEASURED = ("task-5-drive",)
+REQUESTS, QUICK = 400, 100  # of the lab's cell, which names this number, and of a quick run
+
+
+def measure(source: Path, requests: int = REQUESTS) -> dict[str, Any]:
+    cells = {cell.id: cell.source for cell in read_notebook(source).cells}
+    names: dict[str, Any] = {}
+    record: dict[str, float] = {}
+    for name in BEFORE:
+        exec(cells[name], names)
+    with other_load(record):
+        for name in MEASURED:
+            exec(cells[name].replace(f"COUNT = {REQUESTS}", f"COUNT = {requests}"), names)
+    run = names["run"]
+    print(slowest(run.timelines, run.steps, share=0.05))
+    return {
+        "what": "pocket behind the engine at 0.7 of what it carries; instants in ticks of 0.1 µs; steps: gap before "
+        "it, duration, tokens decoded, tokens of prompts; requests name steps by their place",
+        "command": "python tests/benchmarks/tail_lab.py --out lib/underload/labs/tail.json",
+        "date": date.today().isoformat(),
+        "machine": machine(),
+        **record,
+        "requests": requests,
+        "rate": round(0.7 * names["carried"], 3),
+        "path": names["model"].path,
+        "run": run.as_data(),
+    }
+
+
+def written(record: dict[str, Any]) -> str:
+    """The record as JSON: a line for each request, steps in lines of some length."""
+    run = record.pop("run")
+    lines, line = [], ""
+    for step in run["steps"]:
+        text = json.dumps(step, separators=(",", ":"))
+        if len(line) + len(text) > 110:
+            lines.append(line)
+            line = ""
+        line += text + ","
+    lines.append(line[:-1])
+    head = json.dumps(record, indent=1)[:-2]
+    steps = "\n".join(lines)
+    requests = ",\n".join(json.dumps(one, separators=(",", ":")) for one in run["requests"])
+    return f'{head},\n "run": {{"steps": [\n{steps}\n], "requests": [\n{requests}\n]}}\n}}\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where to store the result (JSON)")
+    parser.add_argument("--lab", type=Path, default=LAB, help="the notebook (default: the book's)")
+    parser.add_argument("--quick", action="store_true", help="a small run that shows that everything works")
+    options = parser.parse_args()
+    if options.quick and options.out:
+        parser.error("--quick stores nothing; leave --out away")
+    record = measure(options.lab, QUICK if options.quick else REQUESTS)
+    if options.out:
+        options.out.write_text(written(record), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
