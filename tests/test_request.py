@@ -1,6 +1,7 @@
 """The vocabulary: bad wishes are refused by name, good ones are kept as they were meant."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from underload.request import (
     BlockTable,
     InvalidRequest,
+    ProcessorClock,
     Request,
     SamplingParams,
     Sequence,
@@ -168,6 +170,18 @@ def test_a_wall_clock_does_not_return_before_the_instant():
     clock.wait(target)
     assert clock.now() >= target
     clock.wait(target - 1)  # long past: returns
+
+
+def test_a_processor_clock_skips_what_is_waited_for_and_counts_what_is_computed():
+    clock = ProcessorClock()
+    clock.wait(1e6)  # returns at once
+    assert clock.now() >= 1e6
+    clock.wait(1.0)  # long past: returns, and never goes back
+    outer = time.process_time()
+    begin = clock.now()
+    sum(range(200_000))
+    spent = clock.now() - begin
+    assert 0 < spent <= time.process_time() - outer + 1e-9  # 1e-9: the clock's own numbers are larger
 
 
 def test_a_timeline_reads_its_first_and_last_token():

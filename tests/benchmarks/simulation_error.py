@@ -14,7 +14,6 @@ import argparse
 import gc
 import json
 import sys
-import time
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
@@ -26,7 +25,7 @@ from load import other_load
 from underload.cache import BlockPool
 from underload.decoder import DecoderExecutor, Model, load_model, machine
 from underload.engine import Engine, serve
-from underload.request import Clock, StepRecord, Timeline, UnderloadError, WallClock
+from underload.request import Clock, ProcessorClock, StepRecord, Timeline, UnderloadError, WallClock
 from underload.scheduling import Scheduler
 from underload.simulation import FittedStepTime, ServingRun, replay, simulate_serving
 from underload.simulation.calibrate import BLOCK_SIZE, StepErrors, design, fit, measure_rounds
@@ -39,20 +38,6 @@ NUM_BLOCKS = 12 * LONGEST // BLOCK_SIZE + 12
 LENGTHS = Lengths(UniformTokens(4, 88), UniformTokens(2, 36))
 AIMS = {"step": 0.05, "mean": 0.05, "p99": 0.10, "replay": 1e-9}
 FOR_P99 = 368  # requests that a two-sided interval of a 99th percentile needs
-
-
-class ProcessorClock:
-    """The time that this process had a core, for a machine that others use as well. Waiting takes none: it is skipped.
-    Only for one thread: the time of several is added up."""
-
-    def __init__(self) -> None:
-        self._skipped = -time.process_time()
-
-    def now(self) -> float:
-        return time.process_time() + self._skipped
-
-    def wait(self, until: float) -> None:
-        self._skipped += max(until - self.now(), 0.0)
 
 
 def new_clock(kind: str) -> Clock:

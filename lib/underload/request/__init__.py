@@ -10,10 +10,10 @@ these nouns:
     Timeline        one record a request: every instant that a latency is made of
     StepRecord      one record a step: what was computed, for how many, how long
     StepSize        what a step's time depends on: names that a plan and a record share
-    Clock           where time comes from: the wall, or a simulation
+    Clock           where time comes from: the wall, this process's share of a processor, or a simulation
 """
 
-from underload.request.clock import Clock, VirtualClock, WallClock
+from underload.request.clock import Clock, ProcessorClock, VirtualClock, WallClock
 from underload.request.errors import InvalidRequest, OutOfBlocks, UnderloadError
 from underload.request.params import SamplingParams
 from underload.request.records import StepRecord, StepSize, Timeline
@@ -26,6 +26,7 @@ __all__ = [
     "FinishReason",
     "InvalidRequest",
     "OutOfBlocks",
+    "ProcessorClock",
     "Request",
     "SamplingParams",
     "Sequence",
