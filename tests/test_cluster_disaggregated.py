@@ -9,7 +9,7 @@ import pytest
 
 from underload.cache import BlockPool, HostPool
 from underload.metrics import e2e, ttft
-from underload.request import SamplingParams, StepSize, UnderloadError
+from underload.request import InvalidRequest, SamplingParams, StepSize, UnderloadError
 from underload.scheduling import Scheduler
 from underload.simulation import (
     DisaggregatedRun,
@@ -71,6 +71,15 @@ def test_every_prompt_is_computed_once_and_moved_once_and_no_block_stays():
     assert all(one.tokens == requests[one.index].prompt_tokens for one in run.transfers)
     assert all(one.bytes == 1e5 * one.tokens for one in run.transfers)
     assert all(pool.num_used == 0 for pool in pools) and len(pools) == 4
+
+
+def test_a_prefill_replica_needs_room_for_prompts_only():
+    requests = [Planned(0.1 * index, 160, 300, index) for index in range(5)]
+    small = EngineReplica(STEP, lambda: Scheduler(BlockPool(10, 16)))
+    run = simulate_disaggregated(requests, [small], [ENGINE], Link(1e5))
+    assert [timeline.output_tokens for timeline in run.timelines] == [300] * 5
+    with pytest.raises(InvalidRequest, match="10 blocks of 16"):
+        simulate_cluster(requests, [small])
 
 
 def test_the_prefill_pool_is_an_engine_that_answers_with_one_token():

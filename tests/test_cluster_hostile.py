@@ -194,6 +194,17 @@ def test_a_door_lets_in_the_request_or_what_has_its_index():
     assert run.count("refused") == 5 and run.attempts == [] and run.error_rate is None and run.extra_load == 0.0
 
 
+class FailsAtOnce(Sending):
+    def begin(self, call: Call) -> None:
+        call.fail("not today")
+
+
+def test_a_part_that_fails_at_once_ends_the_call_and_no_other_is_asked_for():
+    run = simulate_cluster(PLAN, [HALF] * 3, sending=FanOut(3, FailsAtOnce()))
+    assert run.count("failed") == 5 and run.attempts == []
+    assert [(len(call.leaves), call.error) for call in run.calls] == [(1, "not today")] * 5
+
+
 class Raises(Sending):
     def begin(self, call: Call) -> None:
         raise ZeroDivisionError("mine")

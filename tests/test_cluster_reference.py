@@ -391,6 +391,10 @@ def test_trap_a53_an_answer_at_exactly_the_delay_needs_no_copy():
     plan = [Planned(index + 0.1 * index, 1, 1, index) for index in range(50)]  # instants that are no round numbers
     run = simulate_cluster(plan, pair(*[0.020] * 50, backup=0.030), router=InOrder(), sending=Hedge(0.020))
     assert len(run.attempts) == 50 and run.extra_load == 0.0
+    # Also where the service began after the delay did: two come at 0 s, and the second is served from 10 to 20 ms.
+    both = [Planned(0.0, 1, 1, 0), Planned(0.0, 1, 1, 1)]
+    queued = simulate_cluster(both, pair(0.010, 0.010, backup=0.030), router=InOrder(), sending=Hedge(0.020))
+    assert len(queued.attempts) == 2 and queued.latencies == [0.010, 0.020]
     # At the client's own patience, too, the answer counts.
     patient = simulate_cluster(plan, pair(*[0.020] * 50, backup=0.030), router=InOrder(), patience=0.020)
     assert patient.count("answered") == 50

@@ -1,6 +1,7 @@
 """Replicas that start after a lag and drain before they stop: who is on when, what is paid; nobody is cut off."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -15,6 +16,7 @@ from underload.simulation import (
     StationReplica,
     TargetInside,
     Timetable,
+    View,
     simulate_cluster,
 )
 from underload.workload import Planned, Segment
@@ -144,6 +146,32 @@ def test_engines_drain_and_start_again_with_an_empty_cache():
     # Like steps are joined or not, the records are the same.
     again = simulate_cluster(plan, [engine] * 2, scaling=Scaling(table, period=1.0, lag=0.5), patience=1e6)
     assert again.timelines == run.timelines
+
+
+def test_a_decision_sees_the_replicas_as_they_are_then_whatever_steps_are_joined():
+    plan = [Planned(0.0, 200, 400, 0), Planned(9.0, 20, 5, 1)]
+
+    def looked_at(**options: float) -> list[tuple[float, int, float]]:
+        seen: list[tuple[float, int, float]] = []
+
+        def wanted(now: float, views: Sequence[View]) -> int:
+            seen.append((now, views[0].inside, views[0].kv_used))
+            return 1
+
+        engine = EngineReplica(LinearStepTime(0.01, 1e-4), small)
+        simulate_cluster(plan, [engine], scaling=Scaling(wanted, 0.5, 1.0), **options)
+        return seen
+
+    seen = looked_at()
+    assert seen == looked_at(patience=1e6)  # with which no steps are joined over an event
+    used = [kv for now, _, kv in seen if now < 4.0]
+    assert len(set(used)) == len(used) > 5 and used == sorted(used)
+
+
+def test_a_hair_above_a_whole_number_is_that_number():
+    for wanted, on in ((2.0000000001, 2), (2.001, 3)):
+        run = simulate_cluster(every(1.0, 9), [SECOND] * 4, scaling=Scaling(lambda now, views, w=wanted: w, 1.0, 0.0))
+        assert run.fleet is not None and run.fleet.sizes[-1].on == on
 
 
 def test_the_queue_does_not_run_on_for_the_sake_of_decisions():
