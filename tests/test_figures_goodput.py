@@ -41,7 +41,7 @@ NAMES = ("In time means within (s)", "Servers on one line", "Load of each", "in 
 
 def test_every_setting_is_the_formula() -> None:
     shown = figures.goodput_against_load(servers=(1, 4), limits=(3, 8), loads=(0.5, 0.9, 1.1), start=(3, 1, 0.5, 99))
-    found = rows(shown, *NAMES, "goodput of each server (requests/s)", "that percentile (s)", "The promise is for")
+    found = rows(shown, *NAMES, "goodput of each server (requests/s)", "promised percentile (s)", "The promise is for")
     assert len(found) == 2 * 2 * 3 * 2
     for row in found:
         limit, servers, load, share = (row[name] for name in NAMES)
@@ -50,9 +50,9 @@ def test_every_setting_is_the_formula() -> None:
             law = mmc(load * servers, 1.0, servers=servers)
             assert share == pytest.approx(100 * (1 - law.sojourn_tail(limit)))
             q = 99 if row["The promise is for"].startswith("99") else 90
-            assert row["that percentile (s)"] == pytest.approx(law.sojourn_quantile(q))
+            assert row["promised percentile (s)"] == pytest.approx(law.sojourn_quantile(q))
         else:
-            assert share == 0 and math.isinf(row["that percentile (s)"])
+            assert share == 0 and math.isinf(row["promised percentile (s)"])
 
 
 def test_the_peak_that_it_names_is_the_peak() -> None:

@@ -89,7 +89,7 @@ def goodput_against_load(
             numbers=[
                 Number("in time, of all that come", 100 * share, "%", look="prediction"),
                 Number("goodput of each server", here, "requests/s", look="prediction"),
-                Number("that percentile", tail, "s", look="latency"),
+                Number("promised percentile", tail, "s", look="latency"),
                 Number("promise kept up to a load of", edge if edge else "none", "", look="limit"),
             ],
             says=_says(load, here, limit, q, edge, best, where),
