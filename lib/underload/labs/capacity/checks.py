@@ -22,6 +22,7 @@ from underload.labs.capacity.mechanisms import (
     meets,
 )
 from underload.labs.capacity.service import (
+    BURST,
     PROMISE,
     Plan,
     kept,
@@ -31,7 +32,7 @@ from underload.labs.capacity.service import (
     share_kept,
 )
 from underload.request import StepRecord, Timeline
-from underload.simulation import JoinShortestQueue, Random, RoundRobin, Steady
+from underload.simulation import JoinShortestQueue, Steady
 from underload.simulation.cluster import ClusterRun
 from underload.workload import Planned
 
@@ -229,13 +230,13 @@ LIMITS = Limits(32, 128)
 BOUND: dict[str, tuple[Plan, int, float]] = {
     "slots": (Plan(1, 8, 128), 500, 16.0),
     "budget": (Plan(1, 64, 128), 500, 28.0),
-    "tpot": (Plan(1, 64, 512), 500, 20.0),
+    "tpot": (Plan(1, 64, 512), 500, 18.0),
     "blocks": (Plan(1, 64, 256), 150, 18.0),
     "nothing": (Plan(1, 64, 128), 500, 8.0),
 }
 
 
-def bound_run(name: str, seed: int | Generator, count: int = 250) -> tuple[ClusterRun, Limits]:
+def bound_run(name: str, seed: int | Generator, count: int = 160) -> tuple[ClusterRun, Limits]:
     """A run of one of these services, and its limits."""
     plan, blocks, rate = BOUND[name]
     run = serve(load(rate, count, seed), plan, blocks=blocks)
@@ -330,7 +331,7 @@ def drawn_options(draw: Generator, hopeless: bool = False) -> tuple[dict[Any, Se
     return found, 0.9
 
 
-WINDOWS, TRACE = 5, 1000
+WINDOWS, TRACE = 5, 600
 OPTIONS = tuple(Plan(replicas, slots, chunk) for replicas in range(1, 6) for slots in (16, 64) for chunk in (128, 256))
 
 
@@ -426,10 +427,10 @@ def check_reopens(made: Callable[[], Any], requests: Sequence[Planned]) -> None:
         AssertionError: naming how many were turned away then.
     """
     run = serve(requests, DOOR_PLAN, door=made())
-    last = [call for call in run.calls if call.request.arrival >= 22.0]
+    last = [call for call in run.calls if call.request.arrival >= BURST - 4]
     refused = sum(call.outcome == "refused" for call in last)
     assert refused <= 0.1 * len(last), (
-        f"four seconds after the burst has ended, {refused} of {len(last)} requests are still turned away"
+        f"two seconds after the burst has ended, {refused} of {len(last)} requests are still turned away"
     )
 
 
@@ -456,18 +457,16 @@ class Checked:
 
 
 def check_router(made: Callable[[], Any], draw: Generator, rate: float, slow: float) -> None:
-    """More keep the promise than where machines are chosen at random or in turn, nearly as many as in the shortest
-    queue.
+    """Nearly as many keep the promise as where the shortest queue is joined, which is far more than in turn.
 
     Raises:
-        AssertionError: naming the shares.
+        AssertionError: naming the shares, and what the slow replica was sent.
     """
-    requests = load(rate, 500, draw)
-    got = share_kept(fleet(Checked(made()), requests, slow).timelines)
-    rivals = {"at random": Random(), "in turn": RoundRobin()}
-    shares = {name: share_kept(fleet(one, requests, slow).timelines) for name, one in rivals.items()}
-    best = share_kept(fleet(JoinShortestQueue(), requests, slow).timelines)
-    words = f"{rate:g} requests a second on four replicas" + (f", one slower by {slow:g}" if slow != 1 else "")
-    for name, other in shares.items():
-        assert got > other, f"{words}: {got:.1%} keep the promise, and {other:.1%} where replicas are chosen {name}"
-    assert got >= 0.95 * best, f"{words}: {got:.1%} keep the promise; {best:.1%} do in the shortest queue"
+    requests = load(rate, 250, draw)
+    run = fleet(Checked(made()), requests, slow)
+    got, best = share_kept(run.timelines), share_kept(fleet(JoinShortestQueue(), requests, slow).timelines)
+    sent = run.replicas[0].attempts / len(requests)
+    assert got >= 0.95 * best, (
+        f"{rate:g} requests a second on four replicas, the first slower by {slow:g}: {got:.1%} keep the promise, and "
+        f"{best:.1%} do in the shortest queue; the slow one was sent {sent:.0%} of all"
+    )

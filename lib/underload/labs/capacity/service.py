@@ -23,6 +23,7 @@ from underload.workload import Planned
 
 OVERHEAD, PER_TOKEN = 0.010, 0.0001  # s
 BLOCKS, BLOCK_SIZE = 500, 16
+BURST = 14.0  # s
 LIMIT = 200  # tokens that a request may ask for; how many it will need, nobody knows at the door
 PROMPT, ANSWER = 220, 40  # tokens on average, nearly
 
@@ -95,11 +96,10 @@ def at_once(requests: Sequence[Planned]) -> list[Planned]:
 
 
 def burst(seed: int | Generator, factor: float = 4.0, *, base: float = 10.0, replicas: int = 1) -> list[Planned]:
-    """28 s: eight of them, from the tenth on, bring `factor` times as many requests as the others."""
+    """14 s: four of them, from 4 s on, bring `factor` times as many requests as the others."""
     draw = default_rng(seed)
-    rates = [(0.0, 10.0, base), (10.0, 18.0, factor * base), (18.0, 28.0, base)]
     arrivals: list[float] = []
-    for begin, end, rate in rates:
+    for begin, end, rate in ((0.0, 4.0, base), (4.0, 8.0, factor * base), (8.0, BURST, base)):
         count = draw.poisson(rate * replicas * (end - begin))
         arrivals += sorted(draw.uniform(begin, end, count).tolist())
     return planned(arrivals, draw)
