@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq, minimize_scalar
 
+from underload.cli import build_parser
 from underload.metrics import Slo, attainment, percentile
 from underload.queueing import Exponential, erlang_c, mm1, mmc
 from underload.request import FinishReason, Timeline
@@ -95,10 +97,29 @@ def test_the_echo_of_a_burst_by_hand() -> None:
     assert pytest.approx(375) == 300 * (9 - 8) / (8 - 7.2) and "would have been felt for 375 s" in PAGE
 
 
-def test_the_answer_on_twenty_requests_a_second() -> None:
-    assert 20 - math.log(100) / 0.5 == pytest.approx(10.8, abs=0.05)
-    assert 40 - math.log(100) / 0.5 == pytest.approx(30.8, abs=0.05)
-    assert "= **10.8 requests/s**" in PAGE and "= **30.8**" in PAGE
+def test_the_answer_on_sixteen_requests_a_second() -> None:
+    assert 16 - math.log(20) / 0.25 == pytest.approx(4.0, abs=0.05)
+    assert 32 - math.log(20) / 0.25 == pytest.approx(20, abs=0.05)
+    assert "= **4.0 requests/s**" in PAGE and "= **20**" in PAGE
+
+
+def test_the_ceilings_of_an_engine_by_hand() -> None:
+    """20 ms and 1 ms a token, prompts of 20 tokens, answers of 50, a TPOT of 50 ms."""
+    assert (1 - 20 / 50) / (0.001 * 69) == pytest.approx(8.7, abs=0.05)
+    full = {rows: rows / (0.020 + 0.001 * rows * 69 / 50) for rows in (16, 64)}
+    assert full[64] == pytest.approx(591, abs=0.5) and full[64] / 50 == pytest.approx(11.8, abs=0.05)
+    assert full[16] == pytest.approx(380, abs=0.5) and full[16] / 50 == pytest.approx(7.6, abs=0.05)
+    assert 16 / full[16] == pytest.approx(0.042, abs=5e-4)
+    assert "= 8.7 requests/s; 64 slots write 591 tokens/s" in PAGE and "it is 380/50 = 7.6 requests/s" in PAGE
+
+
+def test_the_command_that_the_page_shows_is_one() -> None:
+    shown = PAGE.split("```text\nunderload ")[1].split("```")[0].replace("\\\n", " ")
+    assert callable(build_parser().parse_args(shlex.split(shown)).run)
+
+
+def test_the_burn_rate_of_the_rule() -> None:
+    assert pytest.approx(14.4) == 0.02 * 30 * 24 and "above 14.4 in the last hour" in PAGE
 
 
 def test_the_answer_on_ten_minutes_of_too_much() -> None:
