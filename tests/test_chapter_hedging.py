@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from underload.queueing import Empirical, Exponential, Lognormal, hedged, mm1
+from underload.queueing import Empirical, Erlang, Exponential, Lognormal, hedged, mm1
 from underload.simulation import Call, Hedge, Random, Sending, StationReplica, Tied, simulate_cluster
 from underload.workload import FixedTokens, Lengths, Poisson, Workload
 
@@ -69,9 +69,32 @@ def test_the_last_load_at_which_a_hedge_settles() -> None:
         extra = np.linspace(0, 1 / load - 1, 200_001)
         return bool((np.exp(-(1 - load * (1 + extra)) * delay) <= extra).any())
 
-    for load, delay in product((0.3, 0.5, 0.6, 0.65), (2.0, 4.0, 6.0, 9.0)):
-        if load * delay > load / (1 - load):  # where the two curves would touch, the servers keep up
+    for load, delay in product((0.3, 0.48, 0.52, 0.6, 0.65), (0.5, 1.0, 2.0, 4.0, 6.0, 9.0)):
+        if (1 - load) * delay >= 1:  # where the two curves would touch, the servers keep up
             assert settles(load, delay) == ((1 - load) * delay >= 1 + math.log(load * delay)), (load, delay)
+        else:
+            assert settles(load, delay) == (load < 0.5), (load, delay)
+
+
+def test_late_and_hedged_at_a_load_of_six_tenths() -> None:
+    delay, extra = math.log(20) / 0.5, 0.0
+    for _ in range(2000):
+        extra = math.exp(-(1 - 0.6 * (1 + extra)) * delay)
+    assert math.exp(-0.4 * delay) == pytest.approx(0.09, abs=0.005) and extra == pytest.approx(0.16, abs=0.005)
+
+
+def test_a_copy_costs_less_machine_time_than_its_share_where_losers_are_stopped() -> None:
+    for law in (Erlang(0.1, phases=8), Exponential(0.1), Lognormal(0.1, 1.0), Lognormal(0.1, 4.0)):
+        hedge = hedged(law, percentile=95)
+        more = (2 * hedge.mean - (law.mean - float(law.excess(hedge.delay)))) / law.mean - 1
+        assert more < 0.05
+        assert (more > 0.005) == isinstance(law, Erlang)
+
+
+def test_half_and_half_is_six_times_at_its_p99(recording: dict[str, Any]) -> None:
+    rows = {row["law"]: row for row in recording["grid"]["rows"] if row["load"] == 0 and row["delay"] is None}
+    times = {law: row["p99"] / recording["mean"] for law, row in rows.items()}
+    assert 8 < times["server"] == times["own"] < 9 and 6 < times["both"] < 7
 
 
 def test_six_by_hand() -> None:

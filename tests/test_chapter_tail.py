@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,9 @@ def test_the_p99_of_a_mixture_lies_between_those_of_its_parts() -> None:
 def test_the_answers() -> None:
     assert prob_any(0.002, n=20) < 0.04 and pytest.approx(0.00005, rel=0.01) == 1 - 0.999 ** (1 / 20)
     assert 0.99**200 > 0.05 > 0.95**200
-    assert (16 / 80, 80 * (1 - 1 / 16)) == (0.2, 75) and math.log(100) / (80 - 78) == pytest.approx(2.3, abs=0.05)
+    assert (16 / 80, 80 * (1 - 1 / 16)) == (0.2, 75) and math.log(100) * 0.2 == pytest.approx(0.92, abs=0.005)
+    border, beyond = (mmc(rate, 5.0, servers=16).sojourn_quantile(99) for rate in (75, 78))
+    assert beyond / border == pytest.approx(2, abs=0.1) and "about twice as long" in PAGE
     slow = binom.sf(1, 3, 0.01)  # two or three of three
     assert slow == pytest.approx(1 - (3 * 0.99**2 * 0.01 + 0.99**3)) == pytest.approx(3e-4, rel=0.01)
     assert "$3q^2(1-q) + q^3$" in PAGE
@@ -158,6 +160,17 @@ def test_the_request_that_is_taken_apart_by_hand() -> None:
     parts = {part: seconds for part, seconds in attribute(line, steps).items() if seconds > 1e-9}
     assert parts == pytest.approx({"queue": 0.012, "own prefill": 0.005, "own decode": 0.012, "others' prefill": 0.010})
     assert sum(parts.values()) == pytest.approx(0.039) and 12 + 5 + 8 + 14 == 39
+
+
+def test_the_single_slowest_request_makes_the_average_furthest_off() -> None:
+    values = np.sort(Lognormal(1.0, scv=1.5).draw(np.random.default_rng(8), 13))
+
+    def average(group: list[int]) -> float:
+        parts = values[group], np.delete(values, group)
+        return float(np.mean([percentile(part, 80) for part in parts]))  # type: ignore[arg-type]
+
+    groups = [list(group) for size in range(1, 7) for group in combinations(range(13), size)]
+    assert max(groups, key=average) == [12]
 
 
 # ---- the law of a batch
