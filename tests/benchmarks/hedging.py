@@ -1,7 +1,7 @@
 """A second copy, simulated and on the real decoder: the recordings behind "Hedged and tied requests".
 
-    python tests/benchmarks/hedging.py --out chapters/data/hedging.json               about ten minutes
-    python tests/benchmarks/hedging.py --out chapters/data/hedging.json --part engine four, on a quiet machine
+    python tests/benchmarks/hedging.py --out chapters/data/hedging.json               about half an hour
+    python tests/benchmarks/hedging.py --out chapters/data/hedging.json --part engine a quarter, on a quiet machine
     python tests/benchmarks/hedging.py --small                                        a minute; stores nothing
 
 Two parts:
