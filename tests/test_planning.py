@@ -13,7 +13,7 @@ from underload.cache import BlockPool
 from underload.metrics import Slo
 from underload.planning import Burst, Capacity, Probe, System, capacity
 from underload.planning.capacity import Binds, bracket, crossing, crossing_between, search
-from underload.planning.loads import backlog, mean_rate, source_of
+from underload.planning.loads import backlog, busiest, mean_rate, source_of
 from underload.planning.probe import (
     GROWTH,
     Question,
@@ -26,8 +26,8 @@ from underload.planning.probe import (
 )
 from underload.queueing import Exponential, mm1, mmc
 from underload.request import Timeline, UnderloadError
-from underload.scheduling import Scheduler, Static
-from underload.simulation import EngineReplica, LinearStepTime, StationReplica, simulate_serving
+from underload.scheduling import Scheduler, Shedding, Static
+from underload.simulation import EngineReplica, Failures, LinearStepTime, StationReplica, simulate_serving
 from underload.workload import (
     Conversations,
     FixedTokens,
@@ -123,6 +123,12 @@ def test_requests_that_share_or_follow_each_other_are_not_exchanged():
     assert found.interval is None and len(found.crossings) == 1 and "cannot be exchanged" in found.notes[0]
 
 
+def test_the_busiest_stretch_of_a_plan_is_found():
+    plan = [Planned(float(at), 1, 1, k) for k, at in enumerate([0, 5, 9, 10, 10.5, 11, 14, 20])]
+    assert [one.arrival for one in busiest(plan, 4)] == [9, 10, 10.5, 11]
+    assert [one.index for one in busiest(plan, 99)] == list(range(8))
+
+
 def test_a_burst_brings_requests_forward_and_loses_none():
     plan = [Planned(float(t), 1, 1, t) for t in range(101)]
     made = Burst(3, 10, begin=0.5).on(plan)
@@ -202,6 +208,32 @@ def test_the_saturated_rate_is_that_of_servers_that_never_rest():
     assert 2 / (slow + 19 * fast) == pytest.approx(rate, rel=0.02)
 
 
+def shedding() -> Scheduler:
+    return Scheduler(BlockPool(1000, 16), max_num_seqs=2, shedding=Shedding(max_queue=3, max_wait=0.1))
+
+
+def test_the_saturated_rate_is_that_of_servers_that_turn_nobody_away():
+    source = source_of(CHAT, requests=60)
+    assert saturated_rate(source, System(EngineReplica(STEP, shedding))) == saturated_rate(
+        source, System(EngineReplica(STEP, two_slots))
+    )
+    points = source_of(POINTS, requests=500)
+    failing = Failures(((10.0, 300.0),), 0.0)
+    lossy = System(StationReplica(Exponential(1.0), servers=3, buffer=0, failures=failing))
+    assert saturated_rate(points, lossy) == saturated_rate(points, station(3))
+    assert pickle.loads(pickle.dumps(System(EngineReplica(STEP, shedding)).bare)).scheduler().shedding.max_wait is None
+
+
+def test_who_answers_nobody_or_in_no_time_is_named():
+    for wrong, says in ((lambda plan: -1.0, "answers none of 50 requests.*a step takes 0 s or more"),
+                        (lambda plan: 0.0, "answers everybody in no time")):  # fmt: skip
+        with pytest.raises(UnderloadError, match=says):
+            capacity(CHAT, Slo(ttft=1.0), System(EngineReplica(wrong)), requests=50)
+    for made in (3, lambda: 3):
+        with pytest.raises(UnderloadError, match="a function that makes a fresh Scheduler"):
+            capacity(CHAT, Slo(ttft=1.0), System(EngineReplica(STEP, made)), requests=50)
+
+
 def test_an_overload_never_holds_however_short_the_run():
     """40 requests at twice what the server can do: nobody waits longer than the SLO, and the queue grows."""
     source = source_of(POINTS, requests=40)
@@ -212,6 +244,9 @@ def test_an_overload_never_holds_however_short_the_run():
     assert known.probe(source.base(0), 2.0, 0).fails == "load"
     found = capacity(POINTS, Slo(e2e=1000.0), station(), requests=40, runs=2)
     assert found.rate < found.saturated and found.binds.term in ("load", "growth")
+    # Each run has a saturated rate of its own, so that the interval is of some width where it is what stops all.
+    assert len(set(found.crossings)) == 2
+    assert all(probe.load <= 1 for probe in found.probes)
 
 
 def test_a_probe_counts_failures_and_who_came_after_the_warm_up():
@@ -317,6 +352,26 @@ def limit_mmc(servers: int, deadline: float, share: float) -> float:
 
 
 @pytest.mark.slow
+def test_the_capacity_where_refusals_are_all_that_breaks_it_is_erlangs():
+    share, servers = 0.95, 5
+
+    def lost(load: float) -> float:
+        blocked = 1.0
+        for busy in range(1, servers + 1):
+            blocked = load * blocked / (busy + load * blocked)
+        return blocked
+
+    low, high = 0.1, 5.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if lost(middle) <= 1 - share else (low, middle)
+    lossy = System(StationReplica(Exponential(1.0), servers=servers, buffer=0))
+    found = capacity(POINTS, Slo(e2e=1e4), lossy, attainment=share, requests=3000, runs=4)
+    assert found.interval.low <= low <= found.interval.high and found.interval.relative < 0.12
+    assert found.binds.term == "failed"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("servers", "deadline", "share"), [(1, 8.0, 0.95), (10, 6.0, 0.99)])
 def test_the_capacity_of_a_station_holds_the_formulas_limit(servers, deadline, share):
     exact = limit_mm1(deadline, share) if servers == 1 else limit_mmc(servers, deadline, share)
@@ -365,6 +420,43 @@ def test_too_few_requests_for_a_share_are_remarked_upon():
     assert any("a few decide" in note for note in found.notes)
 
 
+def test_a_load_that_is_thinned_gives_much_the_same_and_stops_at_its_own_rate():
+    plan = POINTS.plan(2, requests=2500)
+    how = {"attainment": 0.9, "runs": 2, "scaling": "thinning"}
+    found = capacity(plan, Slo(e2e=8.0), station(), **how)
+    assert found.rate == pytest.approx(limit_mm1(8.0, 0.9), rel=0.15) and found.scaling == "thinning"
+    whole = capacity(plan, Slo(e2e=8.0), station(mean=0.1), **how)
+    assert whole.rate == pytest.approx(mean_rate(plan)) and whole.binds is None
+    assert any("the capacity is that or more" in note for note in whole.notes)
+
+
+def test_a_load_that_cannot_be_thinned_any_further_has_capacity_zero():
+    found = capacity(CHAT.plan(0, requests=100), Slo(ttft=0.001), ENGINE, runs=2, scaling="thinning")
+    assert found.rate == 0.0 and min(probe.requests for probe in found.probes) > 5
+    source = source_of(CHAT.plan(0, requests=100), scaling="thinning")
+    with pytest.raises(UnderloadError, match="none of 100 requests"):
+        source.at(source.base(0), 1e-9, 0)
+
+
+def test_a_term_that_nothing_comes_near_leaves_the_queue_to_bind():
+    for slo in (Slo(tpot=0.05), Slo(ttft=math.inf)):  # one token has no TPOT: the stretch is 0 at all rates
+        found = capacity(Workload(Poisson(1.0), ONE), slo, ENGINE, requests=60, runs=1)
+        assert 0 < found.rate < found.saturated and found.binds.term in ("load", "growth")
+
+
+def test_a_plan_most_of_which_comes_at_one_instant_has_an_answer():
+    instants = [*range(30), *([30] * 450), *range(31, 60)]
+    plan = [Planned(float(at), 10, 2, index) for index, at in enumerate(instants)]
+    found = capacity(plan, Slo(ttft=60.0), ENGINE, runs=1, attainment=0.9)
+    assert found.rate > mean_rate(plan)
+
+
+def test_what_a_drawn_conversation_waits_for_is_remarked_upon():
+    talk = Workload(Poisson(1.0), Lengths(FixedTokens(30), FixedTokens(8)), Conversations(FixedTokens(3), think=5.0))
+    found = capacity(talk, Slo(ttft=0.2), ENGINE, requests=40, runs=1, attainment=0.8)
+    assert any("turns wait for the answer before them" in note for note in found.notes)
+
+
 def test_plain_data_comes_of_it():
     found = capacity(CHAT, Slo(ttft=0.3), ENGINE, requests=100, runs=2, attainment=0.9)
     data = found.as_dict()
@@ -385,6 +477,10 @@ def test_plain_data_comes_of_it():
         ({"warmup": 1.0}, "warmup is a share"),
         ({"processes": 0}, "processes must be"),
         ({"confidence": 2}, "confidence is a share"),
+        ({"processes": 10**6}, "processes must be"),
+        ({"burst": (3, 60)}, r"a burst is a planning\.Burst"),
+        ({"burst": Burst(2, 1), "recovery": -1}, "recovery must be at least 0"),
+        ({"seed": -1}, "a seed is"),
     ],
 )
 def test_hostile_arguments_are_named(wrong, says):

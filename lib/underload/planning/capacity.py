@@ -10,8 +10,10 @@ of this length cross on average. A single run may cross anywhere among the `cros
 
 How it is found, with few long runs:
 
-    saturated   what the system does while its queue never empties: no load at or above it holds (`planning.probe`)
-    pilots      short runs at shares of that, for a first guess, and to see whether the SLO fails at low loads, too
+    saturated   of each run: what the system does while its queue never empties: no load at or above it holds
+                (`planning.probe`)
+    pilots      short runs at shares of that, for a first guess, and to see whether the SLO fails at low loads, too; of
+                a trace its busiest tenth, in which ten times as large a share may break the SLO
     search      of each run: rates that close in on the crossing by the run's stretch, read between a rate that holds
                 and one that does not, at most `tolerance` apart. Two runs begin at the pilots' guess, the others at
                 what these two have found. Which runs are made does not depend on who makes them, or how many at once.
@@ -29,10 +31,10 @@ from typing import Any
 
 from underload import metrics
 from underload.metrics import MeanInterval, mean_interval
-from underload.planning.loads import Burst, Source, mean_rate, source_of
-from underload.planning.probe import Probe, Question, saturated_rate
+from underload.planning.loads import Burst, Source, busiest, check_burst, mean_rate, source_of, squeezed
+from underload.planning.probe import Probe, Question, check_slo, saturated_rate
 from underload.planning.sweep import check_sendable, workers
-from underload.planning.system import System
+from underload.planning.system import System, check_system
 from underload.queueing import arguments
 from underload.request import UnderloadError
 from underload.workload import Load, Planned, Trace
@@ -45,8 +47,12 @@ _PILOT, _MAY_BREAK = 400, 4
 _MOST = 16
 #: A rate below this share of the saturated one counts as none.
 _NOTHING = 1e-3
+#: Requests that thinning must leave.
+_THINNEST = 20
 # By how much more the stretch grows than the rate, where nothing is known of it.
 _SLOPE = 4.0
+# Stands for a stretch of 0, where nobody waits.
+_TINY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Binds:
         share of the time than of the requests may break the SLO; or steps with as many tokens as they may have, for a
         tenth of the time. A TPOT is lengthened by no wait for a slot: by these steps, or by KV blocks where somebody
         was preempted. "step time" where it was none of them, so that the steps themselves take too long; "servers" at
-        stations.
+        stations; "" where no run was needed to see that it fails.
     terms, limits: their shares: of requests, and of time.
     """
 
@@ -78,7 +84,7 @@ class Binds:
         other = max(("load", "growth"), key=fails.count)
         term = max(terms, key=terms.__getitem__, default="") if fails.count("slo") else other
         if not limits:
-            return cls(term, "servers", terms, limits)
+            return cls(term, "servers" if seen else "", terms, limits)
         enough = dict.fromkeys(limits, 1 - attainment) | {"tokens a step": 0.1}
         if term in ("tpot", "longest_stall"):
             enough |= {"sequences": 1.0, "batch": 1.0}
@@ -90,11 +96,13 @@ class Binds:
     def __str__(self) -> str:
         what = {
             "load": "the queue: at this load it would never empty again",
-            "growth": "the queue: it grows without end",
+            "growth": "the queue: it grew through the whole run",
             "failed": "requests that failed or were refused",
         }.get(self.term, f"{self.term.replace('_', ' ')}, broken by {self.terms.get(self.term, 0.0):.1%} of requests")
         if (waited := self.limits.get(self.limit)) is not None:
             return f"{what}; {self.limit} at their limit {waited:.0%} of the time"
+        if not self.limit:
+            return what
         if self.limit == "servers":
             return f"{what}; all servers are busy too often"
         return f"{what}; steps take too long, and no limit of the replicas is met"
@@ -108,7 +116,7 @@ class Capacity:
     interval: of that mean, over the runs; None for one run.
     crossings: of each run; 0 where no rate held.
     scale: rate / the load's own rate.
-    saturated: what the system does while its queue never empties.
+    saturated: what the system does while its queue never empties, the mean over the runs.
     binds: None where nothing ever failed.
     probes: all runs that were made, in the order of run and rate; pilots are not among them.
     exceptions: rates that held above the crossing, or failed below it.
@@ -167,7 +175,11 @@ class Capacity:
     def __str__(self) -> str:
         terms = ", ".join(f"{name} <= {limit:g} s" for name, limit in self.slo.terms.items())
         around = self.interval
-        sure = "" if around is None else f" ({around.low:.4g} to {around.high:.4g}, {around.confidence:.0%} confidence)"
+        sure = (
+            ""
+            if around is None
+            else f" ({max(around.low, 0):.4g} to {around.high:.4g}, {around.confidence:.0%} confidence)"
+        )
         lines = [
             f"capacity    {self.rate:.4g} requests/s{sure}, at which {self.attainment:.4g} of requests meet {terms}",
             f"load        {self.load:.1%} of the {self.saturated:.4g} requests/s with a queue that never empties",
@@ -203,7 +215,7 @@ def capacity(
     Args:
         workload: a load to draw from, a trace, or a plan.
         attainment: the share of the requests that must meet the SLO; 0.99 of a limit on TTFT is "p99 of TTFT".
-        requests: of a run; None: 2,000 of a drawn load, all of a trace or a plan.
+        requests: of a run (conversations, where these arrive); None: 2,000 of a drawn load, all of a trace or a plan.
         runs: how many; one gives no interval.
         scaling: "speed" or "thinning".
         warmup: the share of a run's span whose arrivals do not count. None: 0.1 of a drawn load, which should be
@@ -218,13 +230,13 @@ def capacity(
     check_share("attainment", attainment)
     check_share("tolerance", tolerance)
     check_share("confidence", confidence)
+    check_burst(burst)
+    recovery = arguments.at_least_zero("recovery", recovery, "s")
+    check_slo(slo)
+    check_system(system)
     source = replace(source_of(workload, requests=requests, scaling=scaling, seed=seed), burst=burst)
     warmup = warmup_of(source, warmup)
     runs, notes = runs_of(source, runs)
-    if not isinstance(slo, metrics.Slo):
-        raise UnderloadError(f"the SLO is a metrics.Slo, such as Slo(ttft=0.5, tpot=0.05), got {slo!r:.60}")
-    if not isinstance(system, System):
-        raise UnderloadError(f"the system is a planning.System, got {system!r:.60}")
     question = Question(source, slo, system, attainment, warmup, recovery=recovery)
     if processes > 1:
         check_sendable(question)
@@ -258,7 +270,7 @@ def warmup_of(source: Source, warmup: float | None) -> float:
 
 def runs_of(source: Source, runs: int) -> tuple[int, list[str]]:
     """How many runs there can be, and what to say about it."""
-    runs = arguments.whole("runs", runs, least=1)
+    runs = arguments.whole("runs", runs, least=1, most=10_000)
     if runs > 1 and not source.exchangeable:
         return 1, [
             "one run and no interval: its requests share prompts or follow each other, so that they cannot be "
@@ -271,22 +283,25 @@ def _answer(
     question: Question, executor: Executor, runs: int, tolerance: float, confidence: float, notes: list[str]
 ) -> Capacity:
     source = question.source
-    saturated = executor.submit(saturated_rate, source, question.system).result()
+    wholes = [executor.submit(saturated_rate, source, question.system, run) for run in range(runs)]
+    each = [future.result() for future in wholes]
+    saturated = math.fsum(each) / runs
+    questions = [replace(question, saturated=rate) for rate in each]
     question = replace(question, saturated=saturated)
-    guess, slope, low = _pilots(question, executor) if saturated else (0.0, _SLOPE, [])
+    guess, slope, low = _pilots(question, executor)
     searches: list[list[Probe]] = []
-    if guess:
-        for wave in (range(min(runs, 2)), range(2, runs)):
-            made: list[Future[list[Probe]]] = [
-                executor.submit(search, question, run, guess, slope, tolerance) for run in wave
-            ]
-            searches += [future.result() for future in made]
-            if crossed := [at for at in map(crossing, searches) if at]:
-                guess = math.fsum(crossed) / len(crossed)
-                slope = _slope([bracket(one) for one in searches])
-    crossings = [crossing(one) for one in searches] or [0.0] * runs
+    for wave in (range(min(runs, 2)), range(2, runs)):
+        made: list[Future[list[Probe]]] = [
+            executor.submit(search, questions[run], run, guess, slope, tolerance) for run in wave
+        ]
+        searches += [future.result() for future in made]
+        if crossed := [at for at in map(crossing, searches) if at]:
+            guess = math.fsum(crossed) / len(crossed)
+            slope = _slope([bracket(one) for one in searches])
+    crossings = [crossing(one) for one in searches]
     rate = math.fsum(crossings) / len(crossings)
     failed = [high for one in searches if (high := bracket(one)[1]) is not None]
+    binds = Binds.at(failed, question.attainment) if failed else None
     exceptions = sorted({*low, *(at for one in searches for at in _exceptions(one))})
     base = source.base(0)
     kept = next((probe.requests for one in searches for probe in one if probe.simulated), 0)
@@ -304,6 +319,21 @@ def _answer(
             f"in {kept:,} requests a share of {question.attainment:g} leaves {kept * (1 - question.attainment):.1f} "
             "that may break it: a few decide; take more requests"
         )
+    if binds is not None and binds.term == "growth" and rate:
+        notes.append(
+            "a run that is short beside the time that a request takes looks as if its queue grew: see whether more "
+            "requests give more"
+        )
+    below = next((held for held, _ in map(bracket, searches) if held is not None), None)
+    if below is not None and source.burst is None and any(one.turn and one.think is not None for one in base):
+        came = below.requests / below.window
+        if not 0.95 < came / below.rate < 1.05:
+            notes.append(
+                f"turns wait for the answer before them: planned at {below.rate:.4g}/s, {came:.4g} requests/s came; "
+                "more conversations bring the two together"
+            )
+    if any(held is not None and high is None for held, high in map(bracket, searches)):
+        notes.append("no rate that could be tried fails: the capacity is that or more")
     if not rate:
         notes.append("no rate holds, however low; loosen the SLO, or take a faster system")
     return Capacity(
@@ -312,11 +342,11 @@ def _answer(
         tuple(crossings),
         rate / mean_rate(base),
         saturated,
-        Binds.at(failed, question.attainment) if failed else None,
+        binds,
         question.slo,
         question.attainment,
         kept,
-        next((low.window for low, _ in map(bracket, searches) if low is not None), 0.0),
+        below.window if below is not None else 0.0,
         source.scaling,
         tuple(probe for one in searches for probe in sorted(one, key=lambda probe: probe.rate)),
         tuple(exceptions),
@@ -328,20 +358,30 @@ def _answer(
 
 
 def pilot(question: Question, requests: int, rate: float) -> Probe:
-    """A short run."""
-    return question.probe(question.source.base(0, requests), rate, 0)
+    """A short run: of a drawn load the first requests, of a plan those of its busiest stretch, where most of what
+    breaks an SLO breaks it, and where a larger share may therefore do so."""
+    source = question.source
+    if source.drawn or source.scaling == "thinning":
+        return question.probe(source.base(0, requests), rate, 0)
+    part = busiest(source.rows, requests)
+    share = 1 - (1 - question.attainment) * len(source.rows) / len(part)
+    served = question.system.run(squeezed(part, mean_rate(source.rows) / rate))
+    return replace(question, attainment=max(share, 0.5)).judge(served, rate, 0)
 
 
 def _pilots(question: Question, executor: Executor) -> tuple[float, float, list[float]]:
-    """A first guess at the crossing (0 where nothing held), the slope of the stretch there, and low rates that fail."""
+    """A first guess at the crossing, the slope of the stretch there, and low rates that fail."""
     source = question.source
     requests = max(_PILOT, math.ceil(_MAY_BREAK / (1 - question.attainment)))
+    # Where a plan comes in stretches, a busy one may be far above the rate of the whole.
     question = replace(question, source=replace(source, burst=None))
     rates = [share * question.saturated for share in PILOTS]
     if source.scaling == "thinning":
-        own = mean_rate(source.base(0))
-        rates = [rate for rate in rates if rate <= own] or [own / 2, own]
+        least, own = _reach(question, source.base(0))
+        rates = [rate for rate in rates if least <= rate <= own] or sorted({max(own / 2, min(least, own)), own})
         requests = source.requests
+    elif not source.drawn:
+        requests = max(requests, source.requests // 10)
     probes = [future.result() for future in [executor.submit(pilot, question, requests, rate) for rate in rates]]
     holding = [probe.rate for probe in probes if probe.holds]
     if not holding:
@@ -349,10 +389,11 @@ def _pilots(question: Question, executor: Executor) -> tuple[float, float, list[
         return stretched.rate * (0.5 if stretched.rate > rates[0] else 0.2), _SLOPE, []
     low, high = bracket(probes)
     slope = _slope([(low, high)])
+    below = [probe.rate for probe in probes if probe.rate < holding[0]]
     if high is None and low is not None:
-        guess = min(low.rate * min(low.stretch ** (-1 / slope), 1.2), 0.98 * question.saturated)
-        return guess, slope, [p.rate for p in probes if p.rate < holding[0]]
-    return crossing(probes), slope, [probe.rate for probe in probes if probe.rate < holding[0]]
+        up = max(low.stretch, _TINY) ** (-1 / slope)
+        return min(low.rate * min(up, 1.2), 0.98 * question.saturated), slope, below
+    return crossing(probes), slope, below
 
 
 def _slope(brackets: Sequence[tuple[Probe | None, Probe | None]]) -> float:
@@ -371,9 +412,9 @@ def _slope(brackets: Sequence[tuple[Probe | None, Probe | None]]) -> float:
 def search(question: Question, run: int, guess: float, slope: float, tolerance: float) -> list[Probe]:
     """Rates of one run that close in on its crossing, from a guess; the last ones are at most `tolerance` apart."""
     base = question.source.base(run)
-    most = mean_rate(base) if question.source.scaling == "thinning" else math.inf
+    least, most = _reach(question, base)
     probes: list[Probe] = []
-    rate = min(guess, most)
+    rate = min(max(guess, least), most)
     step = tolerance / 3
     while True:
         probes.append(question.probe(base, rate, run))
@@ -381,19 +422,28 @@ def search(question: Question, run: int, guess: float, slope: float, tolerance: 
         further = 2 ** (len(probes) - 1)  # where nothing turned out as the slope says, in ever longer steps
         if low is None:
             assert high is not None
-            if high.rate < _NOTHING * question.saturated or len(probes) >= _MOST:
+            if high.rate <= least or len(probes) >= _MOST:
                 return probes
-            down = high.stretch ** (-1 / slope) if high.simulated and math.isfinite(high.stretch) else 0.7
-            rate = high.rate * max((min(down, 1.0) / (1 + step)) ** further, 0.4)
+            down = max(high.stretch, _TINY) ** (-1 / slope) if high.simulated and math.isfinite(high.stretch) else 0.7
+            rate = max(high.rate * max((min(down, 1.0) / (1 + step)) ** further, 0.4), least)
         elif high is None:
             if low.rate >= most or len(probes) >= _MOST:
                 return probes
-            up = max(max(low.stretch, 1e-9) ** (-1 / slope), 1.0) * (1 + step)
+            up = max(max(low.stretch, _TINY) ** (-1 / slope), 1.0) * (1 + step)
             rate = min(low.rate * min(up**further, 1.6), most)
         else:
             if high.rate <= low.rate * (1 + tolerance) or len(probes) >= _MOST:
                 return probes
             rate = _between(low, high, probes, step)
+
+
+def _reach(question: Question, base: Sequence[Planned]) -> tuple[float, float]:
+    """The lowest and the highest rate worth a look; the saturated one is known to fail."""
+    nothing = _NOTHING * question.saturated
+    if question.source.scaling == "speed":
+        return nothing, question.saturated
+    own = mean_rate(base)
+    return max(nothing, own * _THINNEST / len(base)), min(own, question.saturated)
 
 
 def _between(low: Probe, high: Probe, probes: Sequence[Probe], step: float) -> float:

@@ -77,6 +77,14 @@ class Burst:
         return made
 
 
+def check_burst(burst: object) -> None:
+    """Raises:
+    UnderloadError: neither a Burst nor None.
+    """
+    if burst is not None and not isinstance(burst, Burst):
+        raise UnderloadError(f"a burst is a planning.Burst, such as Burst(3, 60), got {burst!r:.60}")
+
+
 @dataclass(frozen=True)
 class Source:
     """Requests of a run at a rate.
@@ -130,12 +138,11 @@ class Source:
         """Those requests at a mean rate (1/s).
 
         Raises:
-            UnderloadError: by thinning, a rate above that of the requests.
+            UnderloadError: by thinning, a rate above that of the requests, or one that leaves nobody.
         """
         first, own = base[0].arrival, mean_rate(base)
         if self.scaling == "speed":
-            factor = own / rate
-            made = [replace(one, arrival=(one.arrival - first) * factor) for one in base]
+            made = squeezed(base, own / rate)
             return made if self.burst is None else self.burst.on(made)
         if rate > own * (1 + 1e-9):
             raise UnderloadError(
@@ -144,6 +151,11 @@ class Source:
             )
         numbers = Streams(self.seed).under(run).fresh("thinning").random(len(base))
         kept = [one for one, number in zip(base, numbers.tolist()) if number < rate / own]
+        if not kept:
+            raise UnderloadError(
+                f"thinned to {rate:.4g}/s, none of {len(base):,} requests at {own:.4g}/s is left; take more of them, "
+                "or scale by speed"
+            )
         made = [replace(one, arrival=one.arrival - first, index=index) for index, one in enumerate(kept)]
         return made if self.burst is None else self.burst.on(made)
 
@@ -182,6 +194,20 @@ def source_of(
 def mean_rate(planned: Sequence[Planned]) -> float:
     """Arrivals a second: gaps / span."""
     return (len(planned) - 1) / (planned[-1].arrival - planned[0].arrival)
+
+
+def squeezed(planned: Sequence[Planned], factor: float) -> list[Planned]:
+    """The same requests, with every gap multiplied by one factor; the first comes at 0."""
+    first = planned[0].arrival
+    return [replace(one, arrival=(one.arrival - first) * factor) for one in planned]
+
+
+def busiest(planned: Sequence[Planned], count: int) -> list[Planned]:
+    """So many of them in a row: those that come within the least time."""
+    arrivals = np.array([one.arrival for one in planned])
+    count = min(count, len(planned))
+    first = int(np.argmin(arrivals[count - 1 :] - arrivals[: len(arrivals) - count + 1]))
+    return [replace(one, index=index) for index, one in enumerate(planned[first : first + count])]
 
 
 def backlog(planned: Sequence[Planned]) -> list[Planned]:

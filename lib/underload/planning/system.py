@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from underload.cache import BlockPool
 from underload.queueing import arguments
 from underload.request import UnderloadError
-from underload.scheduling import Scheduler
+from underload.scheduling import Scheduler, Shedding
 from underload.simulation import (
     ClusterRun,
     Door,
@@ -50,7 +50,7 @@ class System:
     failing: tuple[int, Failures] | None = None
 
     def __post_init__(self) -> None:
-        arguments.whole("replicas", self.replicas, least=1)
+        arguments.whole("replicas", self.replicas, least=1, most=10_000)
         if not isinstance(self.replica, EngineReplica | StationReplica):
             raise UnderloadError(
                 f"a replica is an EngineReplica or a StationReplica of `simulation`, got {self.replica!r:.60}"
@@ -78,14 +78,46 @@ class System:
 
     @property
     def bare(self) -> System:
-        """The same replicas, none of which fails, where everybody is admitted, sends once and waits for ever."""
-        return replace(self, sending=None, door=None, patience=None, failing=None)
+        """The same replicas, none of which fails or sheds; everybody is admitted, sends once and waits for ever."""
+        if isinstance(self.replica, StationReplica):
+            replica: EngineReplica | StationReplica = replace(self.replica, failures=None, buffer=None)
+        else:
+            make = self.replica.scheduler
+            replica = replace(self.replica, failures=None, scheduler=None if make is None else _Keeping(make))
+        return replace(self, replica=replica, sending=None, door=None, patience=None, failing=None)
 
     def scheduler(self) -> Scheduler | None:
         """A scheduler as each replica has one; None at stations."""
         if not isinstance(self.replica, EngineReplica):
             return None
-        return self.replica.scheduler() if self.replica.scheduler is not None else Scheduler(BlockPool(100_000, 16))
+        if self.replica.scheduler is None:
+            return Scheduler(BlockPool(100_000, 16))
+        made = self.replica.scheduler() if callable(self.replica.scheduler) else self.replica.scheduler
+        if not isinstance(made, Scheduler) or made is self.replica.scheduler:
+            raise UnderloadError(
+                f"a replica's scheduler is a function that makes a fresh Scheduler each time, got {made!r:.60}"
+            )
+        return made
+
+
+@dataclass(frozen=True)
+class _Keeping:
+    """The same scheduler, which lets everybody wait as long as it takes."""
+
+    make: Callable[[], Scheduler]
+
+    def __call__(self) -> Scheduler:
+        scheduler = self.make()
+        scheduler.shedding = Shedding()
+        return scheduler
+
+
+def check_system(system: object) -> None:
+    """Raises:
+    UnderloadError: it is no system.
+    """
+    if not isinstance(system, System):
+        raise UnderloadError(f"the system is a planning.System, got {system!r:.60}")
 
 
 class _Ids(PromptIds):
