@@ -91,7 +91,10 @@ def test_systems_meet_the_same_requests_so_that_a_difference_is_sharp():
     shortest, again, random = rows
     assert "e2e_change" not in shortest and again["e2e_change"] == again["goodput_change"] == 0.0
     assert again["e2e"] == shortest["e2e"] and random["e2e_change_low"] > 0 > random["attainment_change_high"]
-    assert compare_systems(POINTS, Slo(e2e=5.0), systems, rates=[1.4], requests=800, runs=4, attainment=0.9, processes=2) == rows
+    assert (
+        compare_systems(POINTS, Slo(e2e=5.0), systems, rates=[1.4], requests=800, runs=4, attainment=0.9, processes=2)
+        == rows
+    )
 
 
 def test_loads_are_shares_of_what_the_first_system_can_do():
@@ -110,6 +113,8 @@ def test_loads_are_shares_of_what_the_first_system_can_do():
         ({"rates": [0.0]}, "a rate must be above 0"),
         ({"loads": [-1.0]}, "a load must be above 0"),
         ({"attainment": 2}, "attainment is a share"),
+        ({"systems": [STATION]}, "give systems by name"),
+        ({"rates": 1.0}, "rates are several numbers"),
     ],
 )
 def test_hostile_comparisons_are_named(wrong, says):
@@ -131,6 +136,16 @@ def test_headroom_for_a_replica_is_what_fewer_replicas_can_do():
 
 
 @pytest.mark.slow
+def test_headroom_of_queues_of_their_own_is_the_share_that_is_down():
+    """Of requests dealt out at random each of n M/M/1 has an n-th: three hold three quarters of what four do."""
+    four = replace(STATION, replicas=4, router=Random())
+    found = headroom(POINTS, Slo(e2e=6.0), four, down=1, attainment=0.9, requests=3000, runs=4)
+    one = 1 + math.log(1 - 0.9) / 6.0
+    for got, exact in ((found, 1 / 4), (found.normal, 4 * one), (found.then, 3 * one)):
+        assert got.interval.low <= exact <= got.interval.high
+
+
+@pytest.mark.slow
 def test_headroom_for_a_burst_counts_those_who_come_in_it():
     found = headroom(POINTS, Slo(e2e=6.0), STATION, burst=Burst(3, 40), attainment=0.8, requests=1200, runs=2)
     mild = headroom(POINTS, Slo(e2e=6.0), STATION, burst=Burst(1.2, 40), attainment=0.8, requests=1200, runs=2)
@@ -144,6 +159,10 @@ def test_hostile_headrooms_are_named():
             headroom(POINTS, Slo(e2e=6.0), STATION, **wrong)
     with pytest.raises(UnderloadError, match="with 1 of 1 replicas down nobody serves"):
         headroom(POINTS, Slo(e2e=6.0), STATION, down=1)
+    with pytest.raises(UnderloadError, match=r"the system is a planning\.System"):
+        headroom(POINTS, Slo(e2e=6.0), 3, down=1)
+    with pytest.raises(UnderloadError, match=r"a burst is a planning\.Burst"):
+        headroom(POINTS, Slo(e2e=6.0), STATION, burst=3)
 
 
 def test_a_system_can_lose_replicas_in_the_middle_of_a_run():
@@ -179,10 +198,26 @@ def test_the_fewest_replicas_of_each_window_and_of_the_whole():
     assert replicas_needed(day(), Slo(e2e=1.0), system, window=250.0, attainment=0.95, processes=2) == found
 
 
+def test_the_fewest_of_queues_of_their_own_are_by_the_formula():
+    rate, limit = 2.0, 1 + math.log(1 - 0.95) / 8.0  # of an M/M/1, for 95 % within 8 s
+    plan = Workload(Poisson(rate), ONE).plan(3, requests=3000)
+    system = System(StationReplica(Exponential(1.0)), router=Random())
+    found = replicas_needed(plan, Slo(e2e=8.0), system, attainment=0.95)
+    assert found.replicas == math.ceil(rate / limit) == 4
+    assert found.attainment_with == pytest.approx(1 - math.exp(-(1 - rate / 4) * 8.0), abs=0.01)
+
+
+def test_windows_take_in_everybody_once():
+    edges = [0.1 * k for k in range(31)]  # where k * 0.1 + 0.1 is often another double than (k + 1) * 0.1
+    plan = [Planned(at, 1, 1, index) for index, at in enumerate(edges)]
+    found = replicas_needed(plan, Slo(e2e=1.0), System(StationReplica(Deterministic(0.01))), window=0.1)
+    assert sum(row["requests"] for row in found.rows) == len(plan)
+
+
 def test_a_load_that_no_number_can_serve_in_time_is_named():
     with pytest.raises(UnderloadError, match="8 replicas do not keep the SLO"):
         replicas_needed(day(), Slo(e2e=0.5), System(StationReplica(Deterministic(0.9))), most=8)
-    for wrong in ({"window": 0}, {"speed": -1}, {"most": 0}, {"attainment": 1}):
+    for wrong in ({"window": 0}, {"window": 1e-9}, {"speed": -1}, {"most": 0}, {"attainment": 1}):
         with pytest.raises(UnderloadError):
             replicas_needed(day(), Slo(e2e=1.0), System(StationReplica(Deterministic(0.9))), **wrong)
 
@@ -280,6 +315,9 @@ def test_windows_add_up_to_the_run():
 def test_a_storm_needs_something_before_and_behind_it():
     with pytest.raises(UnderloadError, match="too few to tell"):
         storm(POINTS, Slo(e2e=5.0), System(SERVER), rate=7.0, burst=Burst(2, 1, begin=0.0), requests=200)
+    for wrong in ({"burst": None}, {"burst": 3}, {"rate": 0.0}, {"rate": math.nan}):
+        with pytest.raises(UnderloadError):
+            storm(POINTS, Slo(e2e=5.0), System(SERVER), **({"rate": 7.0, "burst": BURST, "requests": 200} | wrong))
 
 
 def test_backoff_doubles_up_to_its_most_and_jitter_only_shortens():

@@ -17,7 +17,7 @@ from underload import metrics
 from underload.metrics import mean_interval, paired_difference
 from underload.planning.capacity import check_share, runs_of, warmup_of
 from underload.planning.loads import source_of
-from underload.planning.probe import Question, saturated_rate
+from underload.planning.probe import Question, check_slo, saturated_rate
 from underload.planning.sweep import check_sendable, workers
 from underload.planning.system import System
 from underload.queueing import arguments
@@ -68,7 +68,12 @@ def compare_systems(
         UnderloadError: as `capacity`; no system, or both rates and loads.
     """
     check_share("attainment", attainment)
-    if not systems or not all(isinstance(system, System) for system in systems.values()):
+    check_slo(slo)
+    if (
+        not isinstance(systems, Mapping)
+        or not systems
+        or not all(isinstance(system, System) for system in systems.values())
+    ):
         raise UnderloadError(f"give systems by name, each a planning.System, got {systems!r:.60}")
     if rates is not None and loads is not None:
         raise UnderloadError("give rates in 1/s or loads as shares of the saturated rate, not both")
@@ -92,7 +97,7 @@ def compare_systems(
     rows = []
     for name in systems:
         for rate in chosen:
-            row: Row = {"system": name, "rate": rate, "load": rate / saturated if saturated else math.inf, "runs": runs}
+            row: Row = {"system": name, "rate": rate, "load": rate / saturated, "runs": runs}
             mine = [found[name, rate, run] for run in range(runs)]
             theirs = [found[first, rate, run] for run in range(runs)]
             for figure in dict.fromkeys(key for one in mine for key in one):
@@ -146,14 +151,20 @@ def measure(question: Question, rate: float, run: int) -> dict[str, float | None
 
 def _rates(rates: Sequence[float] | None, loads: Sequence[float] | None, saturated: float) -> list[float]:
     if rates is not None:
-        chosen = [arguments.above_zero("a rate", rate, "1/s") for rate in rates]
+        chosen = [arguments.above_zero("a rate", rate, "1/s") for rate in _several("rates", rates)]
     else:
-        if not saturated:
-            raise UnderloadError("the first system answers nobody, so that it has no load; give rates in 1/s")
-        chosen = [arguments.above_zero("a load", load, "") * saturated for load in (LOADS if loads is None else loads)]
+        given = LOADS if loads is None else _several("loads", loads)
+        chosen = [arguments.above_zero("a load", load, "") * saturated for load in given]
     if not chosen:
         raise UnderloadError("there is no rate to run at; give one at least")
-    return chosen
+    return list(dict.fromkeys(chosen))
+
+
+def _several(name: str, values: Sequence[float]) -> list[float]:
+    try:
+        return list(values)
+    except TypeError:
+        raise UnderloadError(f"{name} are several numbers, as in {name}=[{values!r:.40}], got {values!r:.40}") from None
 
 
 def _figure(

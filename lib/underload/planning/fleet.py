@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from underload import metrics
 from underload.planning.capacity import check_share
 from underload.planning.loads import mean_rate, source_of
-from underload.planning.probe import needed, saturated_rate
+from underload.planning.probe import check_slo, needed, saturated_rate
 from underload.planning.sweep import check_sendable, workers
-from underload.planning.system import System
+from underload.planning.system import System, check_system
 from underload.queueing import arguments
 from underload.request import UnderloadError
 from underload.workload import Load, Planned, Trace
 
 #: Of what a replica does at most, the share that the first guess gives it to do.
 _GUESS = 0.7
+MOST_WINDOWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -102,19 +105,24 @@ def replicas_needed(
         UnderloadError: an argument outside its range, or `most` replicas are too few.
     """
     check_share("attainment", attainment)
+    check_slo(slo)
+    check_system(system)
     source = source_of(workload, requests=requests, seed=seed)
     base = source.base(0)
     planned = source.at(base, mean_rate(base) * arguments.above_zero("speed", speed, ""), 0)
-    most = arguments.whole("most", most, least=1)
+    most = arguments.whole("most", most, least=1, most=10_000)
     system = replace(system, replicas=1)
     end = math.nextafter(planned[-1].arrival, math.inf)
     span = end if window is None else min(arguments.above_zero("window", window, "s"), end)
+    if end / span > MOST_WINDOWS:
+        raise UnderloadError(
+            f"windows of {span:g} s make {end / span:.3g} of {end:.4g} s, and {MOST_WINDOWS:,} are the most; take "
+            "longer ones"
+        )
     if processes > 1:
         check_sendable(system)
     with workers(processes, scheduler) as executor:
         one = executor.submit(saturated_rate, source, system).result()
-        if not one:
-            raise UnderloadError("a replica answers nobody, so that no number of them is enough; look at its limits")
         question = _Question(slo, system, attainment, one, most)
         return _answer(question, executor, planned, span, end)
 
@@ -130,7 +138,9 @@ class _Question:
 
 def _answer(question: _Question, executor: Executor, planned: list[Planned], span: float, end: float) -> Fleet:
     edges = [k * span for k in range(math.ceil(end / span))]
-    windows = [[one for one in planned if start <= one.arrival < start + span] for start in edges]
+    # Between edges as they are: start + span may be another double than the next one's start.
+    places = [bisect_left(planned, edge, key=lambda one: one.arrival) for edge in edges]
+    windows = [planned[a:b] for a, b in pairwise([*places, len(planned)])]
     whole = executor.submit(fewest, question, planned, end)
     # The longest task first; with one window the whole is it.
     parts = [executor.submit(fewest, question, part, span) for part in windows] if len(edges) > 1 else [whole]

@@ -12,8 +12,8 @@ from typing import Any
 from underload import metrics
 from underload.metrics import MeanInterval, mean_interval
 from underload.planning.capacity import Capacity, capacity
-from underload.planning.loads import Burst
-from underload.planning.system import System
+from underload.planning.loads import Burst, check_burst
+from underload.planning.system import System, check_system
 from underload.queueing import arguments
 from underload.request import UnderloadError
 from underload.workload import Load, Planned, Trace
@@ -86,6 +86,8 @@ def headroom(
     Raises:
         UnderloadError: neither or both of `down` and `burst`, as many down as there are, and as `capacity`.
     """
+    check_system(system)
+    check_burst(burst)
     if (down is None) == (burst is None):
         raise UnderloadError("say what is to be survived: down=1 for a replica that is out, or burst=Burst(3, 60)")
     if burst is not None:

@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from underload import metrics
-from underload.planning.loads import Burst, source_of
-from underload.planning.system import System
+from underload.planning.loads import Burst, check_burst, source_of
+from underload.planning.probe import check_slo
+from underload.planning.system import System, check_system
 from underload.queueing import arguments
 from underload.request import UnderloadError
 from underload.scheduling import Scheduler, Shedding
@@ -31,6 +32,8 @@ from underload.simulation import ClusterRun, EngineReplica, Front
 from underload.workload import Load, Planned, Trace
 
 Row = dict[str, Any]
+#: Rows of `through_time` at most.
+MOST_WINDOWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,11 @@ def through_time(run: ClusterRun, slo: metrics.Slo, window: float) -> list[Row]:
     window = arguments.above_zero("window", window, "s")
     rows: dict[int, Row] = {}
     end = max((call.arrival for call in run.calls), default=0.0)
+    if end / window > MOST_WINDOWS:
+        raise UnderloadError(
+            f"a window of {window:g} s makes {end / window:.3g} rows of {end:.4g} s, and {MOST_WINDOWS:,} are the "
+            "most; take a longer one"
+        )
     for place in range(int(end / window) + 1):
         rows[place] = {"start": place * window, "calls": 0, "met": 0, "attempts": 0, "refused": 0}
     for call, timeline in zip(run.calls, run.timelines):
@@ -200,6 +208,11 @@ def storm(
     Raises:
         UnderloadError: a burst that leaves nothing behind it, or an argument outside its range.
     """
+    check_slo(slo)
+    check_system(system)
+    if burst is None:
+        raise UnderloadError("a storm begins with a burst, such as burst=Burst(4, 20, begin=0.3); give one")
+    check_burst(burst)
     source = replace(source_of(workload, requests=requests, seed=seed), burst=burst)
     base = source.base(0)
     plain = replace(source, burst=None).at(base, arguments.above_zero("rate", rate, "1/s"), 0)
