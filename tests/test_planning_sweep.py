@@ -73,6 +73,15 @@ def test_a_failure_says_at_which_point():
     assert "at a = 3" in told.value.__notes__
 
 
+def killing(a: int) -> None:
+    os._exit(a)
+
+
+def test_a_process_that_is_killed_is_told_of():
+    with pytest.raises(UnderloadError, match="one of 2 processes ended before its work was done"):
+        sweep(killing, {"a": [1, 2]}, processes=2)
+
+
 @pytest.mark.parametrize("grid", [{}, [], {"a": []}, {"a": 3}, 7, [1], {1: [2]}])
 def test_no_grid_is_named(grid):
     if grid == {}:  # the one point of nothing

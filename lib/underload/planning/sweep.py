@@ -11,8 +11,9 @@ computed does not depend on where.
 from __future__ import annotations
 
 import pickle
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import product
 from typing import Any
@@ -21,6 +22,7 @@ from underload.queueing import arguments
 from underload.request import UnderloadError
 
 CONNECT_SECONDS = 10.0
+MOST_PROCESSES = 1000
 
 
 class Here(Executor):
@@ -42,10 +44,22 @@ def workers(processes: int = 1, scheduler: str | None = None) -> Iterator[Execut
     Raises:
         UnderloadError: processes below 1, both ways asked for, Dask missing, or nobody at the address.
     """
-    processes = arguments.whole("processes", processes, least=1)
+    processes = arguments.whole("processes", processes, least=1, most=MOST_PROCESSES)
+    if scheduler is None and processes == 1:
+        yield Here()
+        return
     if scheduler is None:
-        with Here() if processes == 1 else ProcessPoolExecutor(processes) as executor:
-            yield executor
+        # Ctrl-C reaches the workers as well: they end without a word, and the caller tells of it.
+        pool = ProcessPoolExecutor(processes, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL))
+        try:
+            yield pool
+        except BrokenExecutor as error:
+            raise UnderloadError(
+                f"one of {processes} processes ended before its work was done ({error!s:.120}); it may have been short "
+                "of memory: take fewer processes"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
         return
     if processes > 1:
         raise UnderloadError(f"give processes (got {processes}) or a scheduler (got {scheduler!r:.60}), not both")
