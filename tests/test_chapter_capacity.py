@@ -105,7 +105,7 @@ def test_the_answer_on_sixteen_requests_a_second() -> None:
 
 def test_the_ceilings_of_an_engine_by_hand() -> None:
     """20 ms and 1 ms a token, prompts of 20 tokens, answers of 50, a TPOT of 50 ms."""
-    assert (1 - 20 / 50) / (0.001 * 69) == pytest.approx(8.7, abs=0.05)
+    assert pytest.approx(8.7, abs=0.05) == (1 - 20 / 50) / (0.001 * 69)
     full = {rows: rows / (0.020 + 0.001 * rows * 69 / 50) for rows in (16, 64)}
     assert full[64] == pytest.approx(591, abs=0.5) and full[64] / 50 == pytest.approx(11.8, abs=0.05)
     assert full[16] == pytest.approx(380, abs=0.5) and full[16] / 50 == pytest.approx(7.6, abs=0.05)
@@ -174,6 +174,13 @@ def test_the_recording_says_how_it_was_made(recording: dict[str, Any]) -> None:
         assert row["rate"] == pytest.approx(row["share"] * recording["saturated"], rel=1e-3)
         for run in row["runs"]:
             assert set(run["met"]) == {"smooth", "prompt"} and all(0 <= share <= 1 for share in run["met"].values())
+
+
+def test_a_recording_that_tells_its_slow_moments_tells_them_of_every_run(recording: dict[str, Any]) -> None:
+    for row in recording["rows"]:
+        for run in row["runs"]:
+            assert ("moment" in recording) == bool(run.get("moments"))
+            assert 0.5 < np.median(run.get("moments", [1.0])) < 2.0
 
 
 def test_both_promises_are_kept_at_a_light_load_and_neither_past_the_edge(recording: dict[str, Any]) -> None:
