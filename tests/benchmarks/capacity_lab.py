@@ -1,5 +1,7 @@
 """The book's own numbers for lab 14: capacity and a burst on the virtual clock, and pocket around its capacity.
 
+The clock is that of the process, as in the lab: others on the machine take nothing but its caches.
+
     python tests/benchmarks/capacity_lab.py --out lib/underload/labs/capacity.json
     python tests/benchmarks/capacity_lab.py             prints, stores nothing
     python tests/benchmarks/capacity_lab.py --small     a third of the requests; stores nothing
@@ -46,7 +48,8 @@ def measure(source: Path, requests: int = REQUESTS) -> dict[str, object]:
     exec(cells["end"].partition(PRINTED)[0], names)
     return {
         "what": "what one replica of the lab carries and a burst before it, on a virtual clock; and the share of "
-        "requests that pocket served as promised around the capacity that was searched for, by the clock",
+        "requests that pocket served as promised around the capacity that was searched for, in the time for which it "
+        "had a core",
         "command": "python tests/benchmarks/capacity_lab.py --out lib/underload/labs/capacity.json",
         "date": date.today().isoformat(),
         "machine": machine(),

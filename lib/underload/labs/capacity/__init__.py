@@ -6,6 +6,7 @@
                  `Frugal` (5)
     checks       raise AssertionError with the wrong value, the slip that gives it, and what was wanted
     score        `score_door`: what the leaderboard counts
+    usable       usable_*: a student's work where it can be shown, the library's where it cannot
     frontdoor    the same door in front of a real engine
     pictures     draw_*
 
@@ -19,7 +20,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from underload.labs.answers import check_guess, or_library
+from underload.labs.answers import check_guess
 from underload.labs.capacity.checks import (
     BOUND,
     DOOR_PLAN,
@@ -82,6 +83,7 @@ from underload.labs.capacity.service import (
     share_kept,
     short_load,
 )
+from underload.labs.capacity.usable import usable_binds, usable_capacity, usable_door, usable_goodput, usable_route
 
 __all__ = [
     "BOUND",
@@ -136,7 +138,6 @@ __all__ = [
     "largest",
     "load",
     "meets",
-    "or_library",
     "planned",
     "score_door",
     "serve",
@@ -145,7 +146,11 @@ __all__ = [
     "six",
     "student",
     "timeline",
-    "usable",
+    "usable_binds",
+    "usable_capacity",
+    "usable_door",
+    "usable_goodput",
+    "usable_route",
     "windows",
     "your_trace",
 ]
@@ -155,17 +160,3 @@ __all__ = [
 def book() -> dict[str, Any]:
     """What the lab's own cells gave when they were recorded: machine, date, command, numbers."""
     return json.loads(resources.files("underload.labs").joinpath("capacity.json").read_text(encoding="utf-8"))
-
-
-def usable(made: Any, library: Any) -> Any:
-    """A student's door where it can say yes or no, the library's where it cannot; it is said which."""
-    name = getattr(made, "__name__", "your class")
-    try:
-        serve(load(8.0, 20, 0), door=made())
-    except NotImplementedError:
-        print(f"{name} is not written yet: the library's was taken in its place")
-    except Exception as error:  # whatever a student's code raises; the check's card says in which line
-        print(f"{name} raised {type(error).__name__}: {error}: the library's was taken in its place")
-    else:
-        return made
-    return library

@@ -136,11 +136,7 @@ def draw_burst(
             what = "kept" if kept(one, promise) else "turned away" if one.finish_reason == "refused" else "late"
             counts[what][min(int((one.arrival - starts[words]) / width), len(edges) - 1)] += 1
         below = np.zeros(len(edges))
-        for what, kind, hatch in (
-            ("kept", "simulation", ""),
-            ("late", "limit", "///"),
-            ("turned away", "quiet", "..."),
-        ):
+        for what, kind, hatch in _BARS:
             color = figures.look(kind)["color"]
             bars = {
                 "width": 0.9 * width,
