@@ -6,6 +6,7 @@ What solutions, hand-outs and wrong answers earn is `underload course verify`'s 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -47,6 +48,28 @@ def test_the_recorded_run_comes_from_the_lab_s_own_cell(source: Any) -> None:
     assert "lab.book()" in end and f"COUNT = {script.REQUESTS}\n" in drive and "0.7 * carried" in drive
     book = lab.book()
     assert book["requests"] == script.REQUESTS == len(book["run"]["requests"]) and book["rate"] > 0
+    assert book["clock"] == "processor" and "ProcessorClock()" in drive
+
+
+def test_the_open_answer_has_the_numbers_of_the_run(source: Any) -> None:
+    said, text = printed(source), next(cell.source for cell in source.cells if cell.id == "task-5-open")
+    rows = re.findall(r"slowest 5 %: (\D+?) +([\d.]+) ms, the library +([\d.]+)", said["task-5-beside"])
+    assert [name for name, _, _ in rows] == list(lab.PARTS) and all(mine == theirs for _, mine, theirs in rows)
+    ms = {name: float(mine) for name, mine, _ in rows}
+    assert f"took {sum(ms.values()):.0f} ms on average: {ms['own decode']:.0f} in their own decode, " in text
+    behind = ms["others' prefill"]
+    assert f"{behind:.0f} behind the prompts of others and {ms['queue']:.0f} in the queue" in text
+    shares = {
+        name: (float(mine), float(book))
+        for name, mine, book in re.findall(r"(.+), share of the slowest \(%\) +([\d.]+) +([\d.]+)", said["end"])
+    }
+    largest = [shares[name] for name in ("own decode", "others' prefill", "queue")]
+    assert min(largest) > max(value for name, value in shares.items() if value not in largest)
+    mine, book = ([f"{share:.0f}" for share in column] for column in zip(*largest))
+    assert f"with {book[0]}, {book[1]} and {book[2]} % of the slow time where I have" in text
+    assert f"where I have {mine[0]}, {mine[1]} and {mine[2]} %" in text and shares["preemption"][0] < 1
+    worth = re.findall(r"worth (\d+) independent values", said["task-5-beside"])[0]
+    assert f"worth {worth}, fewer than the 368 it takes" in text and int(worth) < 368 == lab.needed(99)
 
 
 # ------------------------------------------------------------------ places and samples
@@ -263,6 +286,40 @@ def test_what_is_said_of_a_sketch() -> None:
     assert "has changed" in told(lab.check_merge, Shares, parts, 0.01)
     assert "and counts holds 0" in told(lab.check_counts, lambda error: _Silent(), values, 0.01)
 
+    class Returns(lab.Sketch):
+        def merge(self, other: Any) -> Any:
+            return other
+
+    class Listed(lab.Sketch):
+        def __init__(self, error: float = 0.01) -> None:
+            super().__init__(error)
+            self.counts: Any = [0] * 10
+
+        def add(self, value: float) -> None:
+            self.counts[0] += 1
+
+    counts: Any = {}
+
+    class Shared(lab.Sketch):
+        def __init__(self, error: float = 0.01) -> None:
+            super().__init__(error)
+            self.counts = counts
+
+        def add(self, value: float) -> None:
+            bucket = math.ceil(math.log(value) / math.log(self.gamma))
+            self.counts[bucket] = self.counts.get(bucket, 0) + 1
+
+    decades = [10.0**k for k in range(100)]
+
+    class Below(lab.Sketch):
+        def percentile(self, q: float) -> Any:
+            return lab.nearest(decades, q - 1.0001) if self.counts else None
+
+    assert "what it returns is not used" in told(lab.check_merge, Returns, parts, 0.01)
+    assert "must be a dictionary" in told(lab.check_counts, Listed, values, 0.01)
+    assert "make them in __init__" in told(lab.check_sketch, Shared, values, 0.01)
+    assert "near to the value at place 98" in told(lab.check_sketch, Below, decades, 0.01, (99,))
+
 
 class _Silent(lab.Sketch):
     def add(self, value: float) -> None:
@@ -286,7 +343,38 @@ def test_what_is_not_written_is_replaced(capsys: pytest.CaptureFixture[str]) -> 
 
     assert lab.usable(Unwritten) is lab.Sketch and "not written yet" in capsys.readouterr().out
     assert lab.tried(silent, lab.interval, [1.0], 50) is lab.interval and "returned nothing" in capsys.readouterr().out
-    assert lab.tried(lab.interval, silent, list(range(40)), 50) is lab.interval and not capsys.readouterr().out
+    for yours in (lab.interval, lambda values, q: list(lab.interval(values, q) or ()) or None):
+        find = lab.tried(yours, lab.interval, list(range(40)), 50)
+        assert find(list(range(40)), 50) == lab.interval(list(range(40)), 50) and find([1.0], 50) is None
+    assert not capsys.readouterr().out
+
+
+def test_what_works_at_first_is_replaced_where_it_fails_later(capsys: pytest.CaptureFixture[str]) -> None:
+    def forgets_none(values: Any, q: float) -> Any:
+        low, high = lab.ranks(len(values), q)  # type: ignore[misc]
+        return sorted(values)[low - 1], sorted(values)[high - 1]
+
+    find = lab.tried(forgets_none, lab.interval, list(range(40)), 50)
+    assert find([1.0], 50) is None and find([2.0], 99) is None
+    assert capsys.readouterr().out.count("forgets_none() raised TypeError") == 1
+    assert lab.tried(lambda *_: 3.0, lab.interval, list(range(40)), 50) is lab.interval
+    assert "should return a pair, got 3.0" in capsys.readouterr().out
+    rounded = lab.tried(lambda q, k: float(round(lab.leaf_percentile(q, k), 1)), lab.leaf_percentile, 90, 10, below=100)
+    assert rounded(90, 10) == 99.0
+    assert rounded(99, 100) == lab.leaf_percentile(99, 100) and "returned 100.0" in capsys.readouterr().out
+
+
+def test_parts_that_a_student_leaves_out_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    story = lab.by_hand()
+    assert lab.parts_of(lambda _: {"queue": np.float64(2)})(story) == dict.fromkeys(lab.PARTS, 0.0) | {"queue": 2.0}
+    assert not capsys.readouterr().out
+    for wrong, why in (
+        (lambda _: None, "returned nothing"),
+        (lambda _: [1.0], "dictionary by part"),
+        (len, "TypeError"),
+    ):
+        assert lab.parts_of(wrong)(story) == lab.attribute(story)
+        assert why in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------ further

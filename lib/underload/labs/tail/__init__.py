@@ -6,6 +6,7 @@
     stories   Task 4: one request's way through the steps, taken apart into what it waited for
     runs      the recorded run, and a run of the decoder's engine or of the simulator as stories
     further   Tasks 6 and 7: the bootstrap, and pages of many leaves
+    own       a student's functions where they work
     pictures  the pictures of the lab
 
 `check_*` raise AssertionError with the wrong value, the slip that gives it, and what was wanted. Times are in s.
@@ -13,7 +14,6 @@ Torch-free: the cells that show things bring the real decoder.
 """
 
 from underload.labs.answers import check_guess as check_guess
-from underload.labs.answers import or_library as or_library
 from underload.labs.tail.further import (
     bootstrap,
     check_bootstrap,
@@ -35,6 +35,7 @@ from underload.labs.tail.order import (
     queue_latencies,
     ranks,
 )
+from underload.labs.tail.own import parts_of, tried, usable
 from underload.labs.tail.pictures import draw_coverage, draw_interval, draw_parts, draw_servers
 from underload.labs.tail.runs import BLOCKS, ROWS, Run, book, planned, recorded, simulated
 from underload.labs.tail.sketch import (
@@ -45,8 +46,6 @@ from underload.labs.tail.sketch import (
     drawn_latencies,
     nearest,
     servers,
-    tried,
-    usable,
 )
 from underload.labs.tail.stories import (
     PARTS,
@@ -98,7 +97,7 @@ __all__ = [
     "leaf_percentile",
     "nearest",
     "needed",
-    "or_library",
+    "parts_of",
     "planned",
     "queue_latencies",
     "ranks",

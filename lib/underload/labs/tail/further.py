@@ -31,8 +31,9 @@ def check_bootstrap(find: Callable[..., Any], values: Sequence[float], q: float,
         AssertionError: naming the ends, the slip that leads near to them, and where they should be.
     """
     n, ordered = len(values), sorted(values)
-    got = as_pair(find(list(values), q, default_rng(seed), rounds), "bootstrap() returns two values")
-    low, high = (number(value, "an end") for value in got)
+    words = f"p{q:g} of {n} values {listed(ordered)}"
+    got = as_pair(find(list(values), q, default_rng(seed), rounds), f"{words}: bootstrap() returns two values")
+    low, high = (number(value, f"{words}: an end") for value in got)
 
     def ends(size: int, confidence: float) -> tuple[int, int]:
         place = max(1, round(q / 100 * size))  # of a drawn sample, the place of its percentile
@@ -47,14 +48,16 @@ def check_bootstrap(find: Callable[..., Any], values: Sequence[float], q: float,
         )
 
     right, slack = ends(n, 0.95), max(2, round(0.22 * math.sqrt(n * q / 100 * (1 - q / 100))))
-    words = f"p{q:g} of {n} values {listed(list(values))}"
     if near_to(right):
         return
+    mean, spread = float(np.mean(values)), 1.96 * float(np.std(values)) / math.sqrt(n)
     slips = {
         "as of samples that are drawn without replacement, which are all alike": low == high,
         "as of samples of half the size": near_to(ends(n // 2, 0.95)),
         "as if 5 % were left on each side": near_to(ends(n, 0.90)),
         "the larger end comes second": low > high,
+        "as of the samples' means": abs(low - mean + spread) < spread / 5 and abs(high - mean - spread) < spread / 5,
+        "as if nearly all of what was found were the middle of it": near_to(ends(n, 0.999)),
     }
     why = next((f" ({slip})" for slip, fits in slips.items() if fits), "")
     raise AssertionError(
@@ -85,7 +88,8 @@ def check_leaf(find: Callable[..., Any], q: float, k: int) -> None:
     Raises:
         AssertionError: naming the value, the slip that gives it, and the right one.
     """
-    got, right = number(find(q, k), "the percentile"), leaf_percentile(q, k)
+    words = f"p{q:g} of pages of {k} leaves"
+    got, right = number(find(q, k), f"{words}: a leaf's percentile"), leaf_percentile(q, k)
     slips = {
         "a share; write it in per cent": right / 100,
         "that is how many pages are done by the time by which a leaf is done with q": 100 * (q / 100) ** k,
@@ -93,7 +97,7 @@ def check_leaf(find: Callable[..., Any], q: float, k: int) -> None:
         "the leaf's own percentile is higher than the page's": q,
     }
     assert near(got, right, 1e-9), (
-        f"p{q:g} of pages of {k} leaves: p{got:.8g}{named(got, slips, 1e-9)} of a leaf; {k} independent leaves are all "
+        f"{words}: p{got:.8g}{named(got, slips, 1e-9)} of a leaf; {k} independent leaves are all "
         f"done by p{right:.8g} in {q:g} % of the pages"
     )
 
@@ -105,7 +109,7 @@ def check_shared(find: Callable[..., Any], slow: float, pages: float, k: int) ->
         AssertionError: naming the share, the pages that it would make slow, and the right one.
     """
     words = f"{k} leaves, each slow in {100 * slow:.4g} % of its answers, and {100 * pages:.5g} % slow pages"
-    got, right = number(find(slow, pages, k), "the share in common"), shared(slow, pages, k)
+    got, right = number(find(slow, pages, k), f"{words}: the share in common"), shared(slow, pages, k)
     assert -1e-9 <= got <= 1 + 1e-9, f"{words}: {got:.5g}; a share lies from 0 to 1"
     made = prob_any(slow, n=k, common=min(max(got, 0.0), 1.0))
     assert abs(got - right) < 1e-3, (

@@ -98,7 +98,7 @@ def check_ranks(find: Callable[..., Any], n: int, q: float, confidence: float = 
         return
     assert got is not None, f"{words}: None, though the places {right[0]} and {right[1]} will do"
     pair = as_pair(got, f"{words}: ranks() returns two places, or None")
-    low, high = (number(value, "a place") for value in pair)
+    low, high = (number(value, f"{words}: a place") for value in pair)
     one_sided = ranks(n, q, 2 * confidence - 1) if confidence > 0.5 else None
     spread = math.sqrt(n * q / 100 * (1 - q / 100))
     slips = {
@@ -129,12 +129,14 @@ def check_interval(find: Callable[..., Any], values: Values, q: float, confidenc
     right, words = interval(values, q, confidence), f"p{q:g} of {len(values)} values {listed(list(values))}"
     before = list(values)
     got = find(values, q, confidence)
-    assert list(values) == before, f"{words}: the list has another order afterwards; sort a copy of it"
+    assert list(values) == before, f"{words}: the list is another one afterwards; sort a copy of it"
     if right is None:
         assert got is None, f"{words}: {shown(got)}; there is no interval, which is None"
         return
     assert got is not None, f"{words}: None, though there is an interval"
-    low, high = (number(value, "an end") for value in as_pair(got, f"{words}: interval() returns two values, or None"))
+    low, high = (
+        number(value, f"{words}: an end") for value in as_pair(got, f"{words}: interval() returns two values, or None")
+    )
     places = ranks(len(values), q, confidence)
     assert places is not None
     ordered = sorted(values)
@@ -160,7 +162,11 @@ def check_needed(find: Callable[..., Any], q: float, confidence: float, sides: i
         AssertionError: naming the number, the slip that gives it, and the right one.
     """
     words = f"p{q:g} at {confidence:.4g}, {'an interval' if sides == 2 else 'an upper limit'}"
-    got, right = number(find(q, confidence, sides), "the number of values"), needed(q, confidence, sides)
+    # A float, so that q**n in the place of (q/100)**n ends in an error instead of never.
+    got, right = (
+        number(find(float(q), confidence, sides), f"{words}: the number of values"),
+        needed(q, confidence, sides),
+    )
     share = q / 100
     exact = math.log((1 - confidence) / sides) / math.log(share)
     slips = {
@@ -214,5 +220,5 @@ def check_coverage(count: Callable[..., Any], rounds: int, truth: float = 2.0, *
         "in per cent; write a share from 0 to 1": 100 * right,
         "the share that misses": 1 - right,
     }
-    value = number(got, "the share")
+    value = number(got, f"{words}: the share")
     assert near(value, right), f"{words}: {value:.4g}{named(value, slips)}; {right:.4g} of the intervals hold {truth:g}"

@@ -67,7 +67,8 @@ def draw_servers(
     ax.bar(range(len(p99)), [1e3 * value for value in p99.values()], color=figures.COLORS["queue"])
     ax.set_xticks(range(len(p99)), list(p99))
     for variant, (words, value) in enumerate(rows.items()):
-        ax.axhline(1e3 * value, **figures.look(("limit", "choice", "latency")[variant % 3], marker=""), label=words)
+        kind, line = (("limit", "--"), ("choice", ":"), ("latency", "-"))[variant % 3]
+        ax.axhline(1e3 * value, **figures.look(kind, marker="", linestyle=line, linewidth=2), label=words)
     ax.grid(visible=False, axis="x")
     ax.legend(loc="upper left")
     spoken = "; ".join(f"{words} {1e3 * value:.0f} ms" for words, value in rows.items())
@@ -87,10 +88,11 @@ def draw_coverage(
     for variant, (words, shares) in enumerate(rows.items()):
         at = [(n, 100 * share) for n, share in zip(sizes, shares) if share is not None]
         if at:
-            ax.plot(*zip(*at), **figures.look("simulation", variant=variant % 4), label=words)
+            line, marker = (("-", "o"), ("--", "s"), (":", "^"))[variant % 3]
+            ax.plot(*zip(*at), **figures.look("simulation", linestyle=line, marker=marker), label=words)
     ax.axhline(95, **figures.look("limit", marker=""), label="what was asked for")
     ax.set_ylim(0, 102)
-    ax.legend(loc="lower right")
+    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 0.08))
     spoken = "; ".join(
         f"{words}, " + ", ".join("none" if share is None else f"{100 * share:.0f} %" for share in shares)
         for words, shares in rows.items()

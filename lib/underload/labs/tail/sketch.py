@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator, default_rng
 
-from underload.labs.answers import listed, near, number, shown
+from underload.labs.answers import listed, named, near, number, shown
 
 
 class Sketch:
@@ -66,42 +66,6 @@ def drawn_latencies(draw: Generator, count: int) -> list[float]:
     ).tolist()
 
 
-def tried(yours: Callable[..., Any], library: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
-    """A student's function where it says something of these arguments, the library's where it does not; it is said
-    which. Nothing is a result of some of these functions, so that it cannot be told from a missing one at every call.
-    """
-    name = getattr(yours, "__name__", "your function")
-    try:
-        if yours(*arguments) is not None:
-            return yours
-        why = f"{name}() returned nothing"
-    except NotImplementedError:
-        why = f"{name}() is not written yet"
-    except Exception as error:  # whatever a student's code raises; the check's card says in which line
-        why = f"{name}() raised {type(error).__name__}: {error}"
-    print(f"{why}: the library's was taken in its place")
-    return library
-
-
-def usable(made: Callable[..., Any]) -> Callable[..., Any]:
-    """A student's class where it counts three values, the library's where it does not; it is said which."""
-    name = getattr(made, "__name__", "your class")
-    try:
-        one, other = made(0.01), made(0.01)
-        for value in (0.1, 0.2, 3.0):
-            one.add(value)
-        other.merge(one)
-        number(other.percentile(50), "a percentile")
-        len(other.counts)
-    except NotImplementedError:
-        print(f"{name} is not written yet: the library's was taken in its place")
-    except Exception as error:  # whatever a student's code raises; the check's card says in which line
-        print(f"{name} raised {type(error).__name__}: {error}: the library's was taken in its place")
-    else:
-        return made
-    return Sketch
-
-
 def _filled(made: Callable[..., Any], values: Sequence[float], error: float) -> Any:
     sketch = made(error)
     for value in values:
@@ -109,9 +73,18 @@ def _filled(made: Callable[..., Any], values: Sequence[float], error: float) -> 
     return sketch
 
 
+def _counts(sketch: Any, words: str) -> dict[Any, float]:
+    counts = getattr(sketch, "counts", None)
+    assert isinstance(counts, Mapping), (
+        f"{words}: counts must be a dictionary from the number of a bucket to how many values fell into it, got "
+        f"{shown(counts)}"
+    )
+    return {bucket: number(count, f"{words}: what counts has for bucket {bucket}") for bucket, count in counts.items()}
+
+
 def _check_percentile(sketch: Any, values: Sequence[float], q: float, error: float, words: str) -> None:
     got, right = number(sketch.percentile(q), f"{words}: p{q:g}"), nearest(values, q)
-    gamma = (1 + error) / (1 - error)
+    gamma, ordered = (1 + error) / (1 - error), sorted(values)
     # A middle of another kind than the one of the text is off by a little more, and will do.
     if abs(got / right - 1) <= error + error**2 + 1e-9:
         return
@@ -121,8 +94,12 @@ def _check_percentile(sketch: Any, values: Sequence[float], q: float, error: flo
         "the upper edge of its bucket": gamma**bucket,
         "the lower edge of its bucket": gamma ** (bucket - 1),
         "the number of the bucket, not a value in it": float(bucket),
+        "2γ^i is still to be divided by γ + 1": 2 * gamma**bucket,
     }
     why = next((f" ({slip})" for slip, value in slips.items() if near(got, value)), "")
+    for other in (place - 1, place + 1):
+        if not why and 1 <= other <= len(values) and abs(got / ordered[other - 1] - 1) <= error:
+            why = f" (near to the value at place {other})"
     raise AssertionError(
         f"{words}: p{q:g} is {got:.5g}{why}; place {place} of {len(values)} has {right:.5g}, and more than "
         f"{100 * error:.3g} % off is too much"
@@ -141,7 +118,11 @@ def check_sketch(
     sketch = _filled(made, values, error)
     for q in percentiles:
         _check_percentile(sketch, values, q, error, words)
-    empty = made(error).percentile(50)
+    fresh = made(error)
+    assert not sum(_counts(fresh, words).values()), (
+        "a new sketch has counts of an earlier one: they belong to the class or to a default; make them in __init__"
+    )
+    empty = fresh.percentile(50)
     assert empty is None, f"a sketch without values has a median of {shown(empty)}; it has none: None"
 
 
@@ -151,9 +132,9 @@ def check_counts(made: Callable[..., Any], values: Sequence[float], error: float
     Raises:
         AssertionError: naming how many there are.
     """
-    counts = _filled(made, values, error).counts
+    counts = _counts(_filled(made, values, error), f"{len(values)} values")
     total = sum(counts.values())
-    assert total == len(values), f"{len(values)} values were added, and counts holds {total}"
+    assert total == len(values), f"{len(values)} values were added, and counts holds {total:g}"
     most = math.log(max(values) / min(values)) / math.log((1 + error) / (1 - error)) + 2
     assert len(counts) <= most, (
         f"{len(values)} values from {min(values):.3g} to {max(values):.3g} at an error of {error:g}: {len(counts)} "
@@ -168,23 +149,27 @@ def check_merge(made: Callable[..., Any], parts: Sequence[Sequence[float]], erro
         AssertionError: naming what differs, and the slip that does it.
     """
     sketches = [_filled(made, part, error) for part in parts]
-    before = [dict(sketch.counts) for sketch in sketches]
-    whole = [value for part in parts for value in part]
     words = f"{len(parts)} sketches of {', '.join(str(len(part)) for part in parts)} values"
+    before = [_counts(sketch, words) for sketch in sketches]
+    whole = [value for part in parts for value in part]
     merged = made(error)
     for sketch in sketches:
         merged.merge(sketch)
-    total = sum(merged.counts.values())
+    total = sum(_counts(merged, words).values())
     last = next((len(part) for part in reversed(parts) if part), 0)
-    assert total == len(whole), f"{words}: counts holds {total} values after the merge, not {len(whole)}" + (
-        " (only the last one's are left: add to what is there)" if total == last else ""
+    slips = {
+        "merge() adds to the sketch's own counts, and what it returns is not used": 0.0,
+        "only the last one's are left: add to what is there": float(last),
+    }
+    assert total == len(whole), (
+        f"{words}: counts holds {total:g} values after the merge, not {len(whole)}{named(total, slips)}"
     )
     for place, (sketch, was) in enumerate(zip(sketches, before)):
-        assert dict(sketch.counts) == was, f"{words}: sketch {place}, which was merged into another, has changed"
+        assert _counts(sketch, words) == was, f"{words}: sketch {place}, which was merged into another, has changed"
     for q in (20, 50, 75, 90, 99):
         got = number(merged.percentile(q), f"{words}: p{q}")
         mean = sum(number(one.percentile(q), "a percentile") for one in sketches if one.counts)
-        average = mean / sum(bool(one.counts) for one in sketches)
+        average = mean / max(1, sum(bool(one.counts) for one in sketches))
         assert not near(got, average) or abs(average / nearest(whole, q) - 1) <= error, (
             f"{words}: p{q} is {got:.5g}, the average of theirs; read it off the counts of all"
         )
@@ -192,7 +177,7 @@ def check_merge(made: Callable[..., Any], parts: Sequence[Sequence[float]], erro
     if len(sketches) > 1 and sketches[0].counts:
         sketches[1].merge(sketches[0])
         sketches[0].add(1.0)
-        held = sum(sketches[1].counts.values())
+        held = sum(_counts(sketches[1], words).values())
         assert held == len(parts[0]) + len(parts[1]), (
             f"{words}: what was added to one sketch after the merge stands in the other, too; copy counts"
         )
