@@ -188,7 +188,7 @@ def refusing_at_the_door(
             rules=[Rule(x=1.0)],
             marks=[Mark(load, here)],
             numbers=[
-                Number("in time", here, "requests/s", look="prediction"),
+                Number("in time", round(here, 3), "requests/s", look="prediction"),  # short enough for its place
                 Number("let in", queue.throughput, "requests/s", look="throughput"),
                 Number("turned away", 100 * queue.prob_lost, "%", look="queue"),
                 Number("late, of those let in", 100 * queue.sojourn_tail(limit), "%", look="latency"),
