@@ -406,7 +406,7 @@ def test_only_cells_that_show_things_take_the_library_s(source: Any) -> None:
 def test_the_stored_run_shows_what_the_text_says(said: dict[str, str]) -> None:
     rows = re.findall(r"(\d+) come a second: +([\d.]+) are answered, +([\d.]+) as promised", said["task-1-picture"])
     answered, good = ([float(row[place]) for row in rows] for place in (1, 2))
-    assert len(rows) == 8 and min(answered[4:]) > 0.9 * max(answered) and good[-1] < 0.1 * max(good)
+    assert len(rows) == 8 and min(answered[4:]) > 0.85 * max(answered) and good[-1] < 0.1 * max(good)
     carried = float(re.findall(r"carries ([\d.]+) requests", said["task-2-answer"])[0])
     assert carried == pytest.approx(lab.book()["numbers"]["capacity of a replica (1/s)"], abs=0.05)
     lower = re.findall(
