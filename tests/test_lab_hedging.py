@@ -6,6 +6,7 @@ What solutions, hand-outs and wrong answers earn is `underload course verify`'s 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -280,9 +281,17 @@ def test_what_paper_is_told() -> None:
     assert "a shorter delay keeps the budget" in told(lab.check_delay, lambda times, _: max(times), times, 0.3)
     assert "not in order" in told(lab.check_delay, lambda times, _: times[3], times, 0.3)
     assert "got None" in told(lab.check_delay, lambda *_: None, times, 0.3)
-    assert "no second copy" in told(lab.check_left, lambda times, *_: sorted(times)[3], times, 0.004, 80)
+    assert "no second copy" in told(lab.check_left, lambda times, *_: max(times), times, 0.004, 90)
     at_once = lambda times, delay, q: lab.left_after([min(a, b) for a in times for b in times], 1.0, q)  # noqa: E731
-    assert "begins with the delay, and not at 0" in told(lab.check_left, at_once, times, 0.004, 60)
+    assert "begins with the delay, and not at 0" in told(lab.check_left, at_once, times, 0.004, 90)
+    for wrong in (None, "soon", (1, 2), [], {}, float("nan"), float("inf"), True):
+        returns = lambda *_, value=wrong: value  # noqa: E731
+        assert "delay_for() must be a number" in told(lab.check_delay, returns, times, 0.3)
+        assert "left_after() must be a number" in told(lab.check_left, returns, times, 0.004, 90)
+        assert "at_most() must be a number" in told(lab.check_at_most, returns, [(100, 11)], [0], "answer")
+        assert "account() returns three numbers, got" in told(lab.check_account, returns, [["answered"]])
+        assert "must be a number" in told(lab.check_account, lambda _, value=wrong: (value,) * 3, [["answered"]])
+    lab.check_delay(lambda *given: np.array([lab.delay_for(*given)]), times, 0.3)
 
 
 class Never(Sending):
@@ -346,7 +355,103 @@ def test_what_a_second_copy_is_told() -> None:
             call.send()
             self.tick(call)
 
-    assert "does one set itself again" in told(lab.check_saves, Ticking)
+    assert "one that sets itself again" in told(lab.check_saves, Ticking)
+
+
+class Door(Never):
+    """One copy, and then whatever a test has done with the call."""
+
+    does: Callable[..., Any]
+    ends: Callable[..., Any] | None = None
+
+    def begin(self, call: Any) -> None:
+        call.send()
+        type(self).does(self, call)
+
+    def late(self, call: Any) -> None:
+        pass
+
+    def finished(self, call: Any, attempt: Any) -> None:
+        (type(self).ends or Sending.finished)(self, call, attempt)
+
+
+def waits(self: Any, call: Any) -> None:
+    while call.now < call.arrival + 0.02:
+        pass
+
+
+def mixed(self: Any, call: Any) -> None:
+    self.first = getattr(self, "first", call.attempts[0])
+    call.cancel(self.first)
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        (lambda self, call: call.send(1), "send() takes nothing: the front door chooses the replica; got 1"),
+        (lambda self, call: call.cancel(None), "cancel() takes one copy, such as call.attempts[0]; got None"),
+        (lambda self, call: call.cancel(call.inside), "cancel() takes one copy, such as call.attempts[0]; got [<Att"),
+        (lambda self, call: call.cancel(call.inside[0], after="1 ms"), "of 0 s or more, got '1 ms'"),
+        (lambda self, call: call.cancel(call.inside[0], after=-1), "of 0 s or more, got -1"),
+        (mixed, "cancel() of call 1 got a copy of call 0: one object serves all calls"),
+        (lambda self, call: call.answer(call.attempts[0]), "answer() takes a copy that has its whole answer"),
+        (lambda self, call: call.answer(None), "answer() takes one copy, such as call.attempts[0]; got None"),
+        (lambda self, call: call.after(None, self.late, call), "a delay of 0 s or more, got None"),
+        (lambda self, call: call.after(float("nan"), self.late, call), "a delay of 0 s or more, got nan"),
+        (lambda self, call: call.after(0.01, self.late), "cannot call late with 0 of what it takes"),
+        (lambda self, call: call.after(0.01, self.late, call, call.attempts[0]), "cannot call late with 2 of what"),
+        (lambda self, call: call.after(0.01, self.late(call)), "takes a function and what it is called with"),
+        (waits, "a loop that waits? No time passes while a method runs"),
+        (lambda self, call: call.fail("too slow"), "call 0 has no answer, but failed"),
+        (lambda self, call: call.cancel(call.inside[0]), "none of them is inside any more"),
+    ],
+)
+def test_what_cannot_be_done_is_told(does: Callable[..., Any], words: str) -> None:
+    door = type("One", (Door,), {"does": does})
+    assert words in told(lab.check_share, door)
+    assert words in told(lab.check_rules, door, np.random.default_rng(1))
+
+
+def test_a_call_that_nobody_answers_is_told() -> None:
+    silent = type("One", (Door,), {"does": lambda self, call: None, "ends": lambda self, call, attempt: None})
+    assert "finished() has to say call.answer(attempt)" in told(lab.check_share, silent)
+
+    class Mute(lab.Second):
+        def failed(self, call: Any, attempt: Any) -> None:
+            if len(call.attempts) < 2:
+                call.send()
+
+    assert "when the last copy has failed, say call.fail()" in told(lab.check_failed, Mute)
+
+
+class GivesUp(lab.Second):
+    """What is late is failed, and never counted among the latencies."""
+
+    def late(self, call: Any) -> None:
+        call.fail("too slow")
+
+
+def test_whoever_gives_up_is_not_fast() -> None:
+    draw = np.random.default_rng
+    assert "has no answer, but failed" in told(lab.check_gain, GivesUp, draw(1))
+    within = lambda delay, *_: GivesUp(delay)  # noqa: E731
+    for check in (lab.check_never_above, lab.check_quiet, lab.check_busy, lab.check_rules):
+        assert "has no answer, but failed" in told(check, within, draw(1))
+    assert "has no answer, but failed" in told(lab.check_waits, GivesUp, draw(1))
+    assert "has no answer, but failed" in told(lab.check_ttft, GivesUp, draw(1))
+    for check in (lab.check_learns, lab.check_keeps):
+        assert "has no answer, but failed" in told(check, lambda share: GivesUp(0.03), draw(1), 3.0)
+
+
+def test_a_value_that_cannot_be_drawn_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in (None, "soon", -1.0, [1, 2], float("nan")):
+        assert lab.usable_number(lambda *_, value=wrong: value, lab.delay_for)([1.0, 2.0], 0.5) == 1
+        assert "the library's was taken in its place" in capsys.readouterr().out
+    assert lab.usable_number(lambda *_: np.float32(3), lab.delay_for)([1.0, 2.0], 0.5) == 3
+    assert lab.usable_account(lambda _: (1, 2))([["answered"]]) == (1, 0, 0)
+    assert "account() returns three numbers, got (1, 2)" in capsys.readouterr().out
+    assert list(lab.usable_account(lambda _: [1, np.float64(0), 0])([["answered"]])) == [1, 0, 0]
+    assert capsys.readouterr().out == ""
 
 
 def test_what_an_account_is_told() -> None:
@@ -375,9 +480,13 @@ def test_what_two_lines_are_told() -> None:
                 if other is not attempt:
                     call.cancel(other, after=self.message)
 
-    assert "is never answered: none of its copies is inside any more" in told(lab.check_both_start, Everybody)
+    assert "is never answered. Its copies: at 0 ms to replica 0, cancelled; at 2 ms to replica 1, cancelled" in told(
+        lab.check_both_start, Everybody
+    )
     assert "the first copy starts at once" in told(lab.check_one_is_enough, AtOnce)
-    assert "half of that is asked for" in told(lab.check_waits, Never, np.random.default_rng(1))
+    assert "at most half of the time in line, and 3 % of the work, are asked for" in told(
+        lab.check_waits, Never, np.random.default_rng(1)
+    )
 
     class Left(lab.TwoQueues):
         def started(self, call: Any, attempt: Any) -> None:
@@ -389,7 +498,7 @@ def test_what_two_lines_are_told() -> None:
 def test_what_tokens_are_told() -> None:
     assert "at 100 ms to replica 1, answered" in told(lab.check_paused, Never)
     assert "a long answer is as long on every replica" in told(lab.check_no_need, lambda delay: Hedge(delay))
-    assert "the first token decides" in told(lab.check_first_wins, lambda delay: Hedge(delay))
+    assert "until then it computes for nothing" in told(lab.check_first_wins, lambda delay: Hedge(delay))
     assert "at most 0.8 of the time" in told(lab.check_ttft, Never, np.random.default_rng(1))
     asks = [(100, 11), (200, 51)]
     assert "computes its prompt, and no answer" in told(

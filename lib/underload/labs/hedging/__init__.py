@@ -36,9 +36,11 @@ from underload.labs.hedging.budget import (
 from underload.labs.hedging.learned import Changing, changing, check_keeps, check_learns
 from underload.labs.hedging.live import live
 from underload.labs.hedging.own import (
+    usable_account,
     usable_budgeted,
     usable_first_token,
     usable_learned,
+    usable_number,
     usable_second,
     usable_two_queues,
 )
@@ -174,9 +176,11 @@ __all__ = [
     "q",
     "serve",
     "storm",
+    "usable_account",
     "usable_budgeted",
     "usable_first_token",
     "usable_learned",
+    "usable_number",
     "usable_second",
     "usable_two_queues",
     "with_second",

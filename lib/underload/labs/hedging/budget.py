@@ -9,6 +9,7 @@ from numpy.random import Generator
 
 from underload.labs.hedging.policies import Budgeted, Second
 from underload.labs.hedging.stage import (
+    all_answered,
     by_hand,
     check_same,
     copies,
@@ -78,12 +79,14 @@ def check_never_above(made: Made, draw: Generator) -> None:
         service = slow_together(drawn_service(draw, 0.1), factor)
         delay, share, most = delay_of(service, 0.05), float(draw.choice([0.03, 0.05, 0.08])), 4.0
         run = serve(made(delay, share, most), service)
+        words = f"{service.calls} calls, all replicas slow by {factor:g} for a while; share {share:g}, most {most:g}"
+        all_answered(run, words)
         over, begin, end = most_above(run, share)
         assert over <= most + 1e-6, (
-            f"{service.calls} calls, all replicas slow by {factor:g} for a while; share {share:g}, most {most:g}: from "
-            f"{begin:.3f} to {end:.3f} s there are {over:.2f} more copies than {share:g} for each call that came"
+            f"{words}: from {begin:.3f} to {end:.3f} s there are {over:.2f} more copies than "
+            f"{share:g} for each call that came"
         )
-        assert run.extra_load > 0, "there is not a single second copy"
+        assert run.extra_load > 0, f"{words}: there is not a single second copy"
 
 
 def most_above(run: ClusterRun, share: float) -> tuple[float, float, float]:
@@ -109,9 +112,11 @@ def check_quiet(made: Made, draw: Generator) -> None:
     service = drawn_service(draw, 0.15)
     delay = delay_of(service, 0.05)
     got, free = serve(made(delay, 0.10, 5.0), service), serve(Second(delay), service)
+    words = f"{service.calls} calls at a load of 0.15, a delay of {1e3 * delay:.4g} ms, a budget of 10 %"
+    all_answered(got, words)
     assert p99(got) <= 1.3 * p99(free), (
-        f"{service.calls} calls at a load of 0.15, a delay of {1e3 * delay:.4g} ms, a budget of 10 %: the p99 is "
-        f"{1e3 * p99(got):.4g} ms, and {1e3 * p99(free):.4g} ms without a budget; at most 1.3 times that is asked for"
+        f"{words}: the p99 is {1e3 * p99(got):.4g} ms, and {1e3 * p99(free):.4g} ms without a budget; at most "
+        "1.3 times that is asked for"
     )
 
 
@@ -124,9 +129,13 @@ def check_busy(made: Made, draw: Generator) -> None:
     service = own_work(draw, 0.9)
     delay = delay_of(service, 0.05)
     got, plain = serve(made(delay, 0.20, 5.0), service), once(service)
-    assert p99(got) <= 1.35 * p99(plain) and got.extra_load <= 0.08, (
+    words = (
         f"{service.calls} calls at a load of 0.9 that are long or short by themselves, a delay of {1e3 * delay:.4g} "
-        f"ms, a budget of 20 %: the p99 is {1e3 * p99(got):.4g} ms, and {1e3 * p99(plain):.4g} ms with one copy each; "
+        "ms, a budget of 20 %"
+    )
+    all_answered(got, words)
+    assert p99(got) <= 1.35 * p99(plain) and got.extra_load <= 0.08, (
+        f"{words}: the p99 is {1e3 * p99(got):.4g} ms, and {1e3 * p99(plain):.4g} ms with one copy each; "
         f"{got.extra_load:.1%} of copies on top; at most 1.35 times the p99 and 8 % of copies are asked for: hardly "
         "ever is a replica idle"
     )
@@ -143,9 +152,11 @@ def check_rules(made: Made, draw: Generator) -> None:
         delay = delay_of(service, 0.06)
         got, right = (serve(one(delay, share, 3.0), service) for one in (made, Budgeted))
         words = f"{service.calls} calls at a load of {load:g}, a delay of {1e3 * delay:.4g} ms, share {share:g}, most 3"
+        all_answered(got, words)
         check_same(got, right, words)
 
 
 def _hedged(run: ClusterRun, wanted: list[int], words: str, why: str = "") -> None:
+    all_answered(run, words)
     got = with_second(run)
     assert got == wanted, f"{words}: calls {got} have a second copy; wanted {wanted}{'; ' + why if why else ''}"

@@ -110,8 +110,10 @@ def check_gain(made: Made, draw: Generator) -> None:
     service = drawn_service(draw, 0.15)
     plain, delay = serve(Second(1e6), service), delay_of(service, 0.05)
     got = serve(made(delay), service)
+    words = f"{service.calls} calls, a delay of {1e3 * delay:.4g} ms, the p95"
+    all_answered(got, words)
     assert p99(got) <= 0.6 * p99(plain) and got.extra_load <= 0.10, (
-        f"{service.calls} calls, a delay of {1e3 * delay:.4g} ms, the p95: the p99 is {1e3 * p99(got):.4g} ms against "
+        f"{words}: the p99 is {1e3 * p99(got):.4g} ms against "
         f"{1e3 * p99(plain):.4g} ms with one copy each, for {got.extra_load:.1%} of copies on top; at most 0.6 of it "
         "and 10 % are asked for"
     )
@@ -129,14 +131,25 @@ def account(calls: States) -> tuple[int, float, float]:
     return answers, len(every) / len(calls) - 1, errors
 
 
+def three(value: Any) -> list[float]:
+    """What account() returns, as numbers.
+
+    Raises:
+        AssertionError: it is something else.
+    """
+    words = "account() returns three numbers"
+    found = as_list(value, words)
+    assert len(found) == 3, f"{words}, got {shown(value)}"
+    return [number(one, name) for one, name in zip(found, ("answers", "extra", "errors"))]
+
+
 def check_account(answer: Callable[..., Any], calls: States) -> None:
     """Answers, extra load and error rate.
 
     Raises:
         AssertionError: naming the value, and the slip that gives it.
     """
-    got = as_list(answer([list(call) for call in calls]), "account() returns three numbers")
-    assert len(got) == 3, f"account() returns three numbers, got {shown(got)}"
+    got = three(answer([list(call) for call in calls]))
     every = [state for call in calls for state in call]
     failed = every.count("failed")
     slips: dict[str, dict[str, float]] = {
@@ -155,8 +168,7 @@ def check_account(answer: Callable[..., Any], calls: States) -> None:
     }
     few = [list(call) for call in calls[:4]]
     words = f"{len(calls)} calls, {len(every)} copies ({shown(few)[1:-1] if len(calls) <= 4 else _counts(every)})"
-    for name, value, right in zip(("answers", "extra", "errors"), got, account(calls)):
-        found = number(value, name)
+    for name, found, right in zip(slips, got, account(calls)):
         assert near(found, right), f"{words}: {name} = {found:.6g}{named(found, slips[name])}; wanted {right:.6g}"
 
 

@@ -16,7 +16,7 @@ from numpy.random import Generator, default_rng
 
 from underload.labs.answers import listed, named, near, number
 from underload.labs.hedging.policies import FirstToken
-from underload.labs.hedging.stage import Guarded, Lowest, all_answered, check_copies, check_same
+from underload.labs.hedging.stage import Lowest, all_answered, check_copies, check_same, simulated
 from underload.metrics import percentile
 from underload.simulation import (
     ClusterRun,
@@ -25,7 +25,6 @@ from underload.simulation import (
     JoinShortestQueue,
     LinearStepTime,
     Once,
-    simulate_cluster,
 )
 from underload.workload import Planned
 
@@ -114,9 +113,7 @@ class Chat:
             for place, ((prompt, answer), at) in enumerate(zip(self.asks, self.arrivals))
         ]
         replicas = [EngineReplica(STEP, slowness=slow) for slow in self.slowness]
-        return simulate_cluster(
-            planned, replicas, router=router or JoinShortestQueue(), sending=Guarded(policy), seed=self.seed
-        )
+        return simulated(policy, planned, replicas, router or JoinShortestQueue(), self.seed)
 
 
 def chat(seed: int = 0, *, calls: int = 400, replicas: int = 4, rate: float = 6.0) -> Chat:
@@ -124,11 +121,13 @@ def chat(seed: int = 0, *, calls: int = 400, replicas: int = 4, rate: float = 6.
     return drawn_chat(default_rng((seed, 29)), calls=calls, replicas=replicas, rate=rate)
 
 
-def drawn_chat(draw: Generator, *, calls: int = 200, replicas: int = 4, rate: float = 6.0) -> Chat:
+def drawn_chat(
+    draw: Generator, *, calls: int = 200, replicas: int = 4, rate: float = 6.0, answer: float = 60.0
+) -> Chat:
     """Prompts and answers as they come; every replica stands still for about one second in ten."""
     arrivals = np.cumsum(draw.exponential(1 / rate, calls))
     prompts = np.clip(draw.lognormal(5.0, 0.7, calls), 10, 1500)
-    answers = np.clip(draw.geometric(1 / 60, calls), 2, 400)
+    answers = np.clip(draw.geometric(1 / answer, calls), 2, 400)
     slow = [_pauses(draw, float(arrivals[-1])) for _ in range(replicas)]
     asks = [(int(prompt), int(answer)) for prompt, answer in zip(prompts, answers)]
     return Chat(asks, arrivals.tolist(), tuple(slow), int(draw.integers(1 << 30)))
@@ -212,6 +211,11 @@ def check_first_wins(made: Made) -> None:
     run = Chat([(100, 30)], [0.0], slow).run(made(0.100), Lowest())
     words = "replica 0 stands still for 110 ms, replica 1 is slow by 40; a delay of 100 ms"
     check_copies(run, [[(0.0, 0, "answered"), (0.100, 1, "cancelled")]], words, "the first token decides")
+    first, second = run.calls[0].attempts
+    assert first.first_token is not None and second.ended == first.first_token, (
+        f"{words}: the first copy has its first token at {1e3 * (first.first_token or 0.0):.4g} ms, and the second is "
+        f"cancelled at {1e3 * (second.ended or 0.0):.4g} ms; until then it computes for nothing"
+    )
 
 
 def check_chat(made: Made, draw: Generator) -> None:
@@ -234,13 +238,15 @@ def check_ttft(made: Made, draw: Generator) -> None:
     Raises:
         AssertionError: naming both.
     """
-    service = drawn_chat(draw, calls=400)
+    service = drawn_chat(draw, calls=400, answer=12.0)
     got, plain = service.run(made(0.15)), service.run(Once())
+    words = f"{len(service.asks)} calls, a delay of 150 ms"
+    all_answered(got, words)
     before, after = (q(first_tokens(run), 99) for run in (plain, got))
     bound = at_most(service.asks, hedged_calls(got), "first token")
     spent = extra_tokens(got)
     assert after <= 0.8 * before and spent <= bound + 1e-9, (
-        f"{len(service.asks)} calls, a delay of 150 ms: the p99 of the time to first token is {1e3 * after:.4g} ms, "
+        f"{words}: the p99 of the time to first token is {1e3 * after:.4g} ms, "
         f"and {1e3 * before:.4g} ms with one copy each; {spent:.2%} more tokens are computed, where prompts alone are "
         f"{bound:.2%}; at most 0.8 of the time and the prompts are asked for"
     )
