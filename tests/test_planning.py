@@ -45,7 +45,6 @@ ONE = Lengths(FixedTokens(1), FixedTokens(1))
 POINTS = Workload(Poisson(1.0), ONE)  # requests that only a station serves: its law says how long they take
 CHAT = Workload(Poisson(2.0), Lengths(UniformTokens(10, 90), GeometricTokens(20)))
 STEP = LinearStepTime(0.01, 0.0005)
-ENGINE = System(EngineReplica(STEP))
 
 
 def station(servers: int = 1, mean: float = 1.0) -> System:
@@ -54,6 +53,13 @@ def station(servers: int = 1, mean: float = 1.0) -> System:
 
 def small_pool() -> Scheduler:
     return Scheduler(BlockPool(40, 16), max_num_seqs=64)
+
+
+def small_batch() -> Scheduler:
+    return Scheduler(BlockPool(2000, 16), max_num_seqs=64)
+
+
+ENGINE = System(EngineReplica(STEP, small_batch))
 
 
 def two_slots() -> Scheduler:
@@ -208,6 +214,17 @@ def test_the_saturated_rate_is_that_of_servers_that_never_rest():
     assert 2 / (slow + 19 * fast) == pytest.approx(rate, rel=0.02)
 
 
+def test_the_saturated_rate_does_not_depend_on_how_few_requests_are_asked_about():
+    """Of a batch that has room for all of them, the middle half of the answers would be of steps without a prompt."""
+    exact = 1 / (0.0005 * (50 + 20) + 0.01 / 64 * 20)  # s of 70 tokens, and of 20 steps that 64 share
+    few, many = (source_of(CHAT, requests=count) for count in (40, 2000))
+    plan = source_of(CHAT.plan(0, requests=40))
+    assert saturated_rate(few, ENGINE) == saturated_rate(many, ENGINE) == pytest.approx(exact, rel=0.06)
+    assert saturated_rate(plan, ENGINE) == pytest.approx(exact, rel=0.1) and len(plan.plenty(0, 1000)) == 1000
+    talk = Workload(Poisson(1.0), ONE, Conversations(FixedTokens(3), think=5.0)).plan(0, requests=5)
+    assert len(source_of(talk).plenty(0, 1000)) == 15
+
+
 def shedding() -> Scheduler:
     return Scheduler(BlockPool(1000, 16), max_num_seqs=2, shedding=Shedding(max_queue=3, max_wait=0.1))
 
@@ -225,7 +242,7 @@ def test_the_saturated_rate_is_that_of_servers_that_turn_nobody_away():
 
 
 def test_who_answers_nobody_or_in_no_time_is_named():
-    for wrong, says in ((lambda plan: -1.0, "answers none of 50 requests.*a step takes 0 s or more"),
+    for wrong, says in ((lambda plan: -1.0, "answers none of .* requests.*a step takes 0 s or more"),
                         (lambda plan: 0.0, "answers everybody in no time")):  # fmt: skip
         with pytest.raises(UnderloadError, match=says):
             capacity(CHAT, Slo(ttft=1.0), System(EngineReplica(wrong)), requests=50)

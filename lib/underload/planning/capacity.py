@@ -6,7 +6,9 @@ thinning (`planning.loads`).
 
 Each run has random numbers of its own, which are the same at every rate, so that within a run the limit is crossed at
 a sharp rate: the crossing. The capacity is the mean of the crossings, with Student's interval over the runs: where runs
-of this length cross on average. A single run may cross anywhere among the `crossings`.
+of this length cross on average. A single run may cross anywhere among the `crossings`. Short runs cross later than
+long ones do, since a run that is spared its bad minutes gains more than an unlucky one loses (an M/M/1, 90 % within 5
+mean services: by 5 % with 1,000 requests).
 
 How it is found, with few long runs:
 

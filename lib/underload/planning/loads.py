@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 import numpy as np
 
@@ -128,11 +129,19 @@ class Source:
                 ]
             if count < len(planned):
                 planned = _every(planned, count)
-        if len(planned) < 2 or not planned[-1].arrival > planned[0].arrival:
-            raise UnderloadError(
-                f"{len(planned)} requests within no time have no rate that could be scaled; give more of them"
-            )
+        mean_rate(planned)
         return planned
+
+    def plenty(self, run: int, count: int) -> list[Planned]:
+        """So many requests of a run, however few it has: a drawn load is drawn for longer, those of a plan come again
+        and again, where they share nothing. Else fewer of them."""
+        if self.load is not None:
+            return self.load.plan(Streams(self.seed).under(run), requests=count)
+        base = self.base(run, count)
+        if len(base) == count or not self.exchangeable:
+            return base
+        again = islice(cycle(base), count)
+        return [replace(one, index=index, segments=()) for index, one in enumerate(again)]
 
     def at(self, base: Sequence[Planned], rate: float, run: int) -> list[Planned]:
         """Those requests at a mean rate (1/s).
@@ -192,7 +201,15 @@ def source_of(
 
 
 def mean_rate(planned: Sequence[Planned]) -> float:
-    """Arrivals a second: gaps / span."""
+    """Arrivals a second: gaps / span.
+
+    Raises:
+        UnderloadError: they come within no time.
+    """
+    if len(planned) < 2 or not planned[-1].arrival > planned[0].arrival:
+        raise UnderloadError(
+            f"{len(planned)} requests within no time have no rate that could be scaled; give more of them"
+        )
     return (len(planned) - 1) / (planned[-1].arrival - planned[0].arrival)
 
 

@@ -28,7 +28,7 @@ from underload import metrics
 from underload.planning.loads import Source, backlog
 from underload.planning.system import System
 from underload.request import Timeline, UnderloadError
-from underload.simulation import ClusterRun
+from underload.simulation import ClusterRun, StationReplica
 from underload.workload import Planned
 
 #: The share of those who come that may stay inside, over a run, before it counts as growing. A queue at 90 % of an
@@ -246,15 +246,20 @@ def limits_of(system: System, served: ClusterRun, start: float, end: float, long
 def saturated_rate(source: Source, system: System, run: int = 0) -> float:
     """Requests a second that the system answers while its queue never empties: the design's saturated throughput.
 
-    All requests of a run are there at the start; what counts is the middle half of the answers, when the batch is as
-    full as it gets and not yet running dry.
+    All requests of a run are there at the start, and more of its kind where they are too few to fill the batch eight
+    times. What counts is the middle half of the answers, when the batch is as full as it gets, prompts and answers are
+    computed side by side, and it is not yet running dry.
 
     Raises:
         UnderloadError: it answers nobody, or takes no time.
     """
-    scheduler = system.scheduler()
-    slots = 1 if scheduler is None else scheduler.max_num_seqs
-    base = source.base(run, None if scheduler is None else max(1000, 8 * slots * system.replicas))
+    if isinstance(system.replica, StationReplica):
+        count = max(source.requests, 8 * system.replica.servers * system.replicas)
+    else:
+        scheduler = system.scheduler()
+        assert scheduler is not None
+        count = max(1000, 8 * scheduler.max_num_seqs * system.replicas)
+    base = source.plenty(run, count)
     served = system.bare.run(backlog(base), seed=run)
     ends = np.sort([t.finished for t in served.timelines if t.finished is not None and metrics.succeeded(t)])
     if not len(ends):
