@@ -82,6 +82,10 @@ def test_replicas_routers_and_step_times_are_alternatives_too():
         ([*WORDS, "--loads", "0.5,many"], "--loads"),
         ([*WORDS, "--loads", "0"], "a load must be above 0"),
         ([*STEP, *LOAD], "say what is to hold"),
+        ([*WORDS, "--requests", "1"], "no rate that could be scaled"),
+        ([*WORDS, "--rate", "inf"], "no rate that could be scaled"),
+        ([*WORDS, "--name", " "], "--name is of the first system"),
+        ([*WORDS, "--picture", "nowhere/x.svg"], "there is no folder 'nowhere'"),
     ],
 )
 def test_what_can_be_mended_is_said_on_one_line(words, says, capsys):

@@ -127,7 +127,7 @@ def _print(args: argparse.Namespace, source: Source, found: Capacity, spare: Hea
     terms = ", ".join(f"{name} ≤ {seconds_text(limit)}" for name, limit in found.slo.terms.items())
     print(f"objective    {found.attainment:.4g} of requests with {terms}\n")
     around = found.interval
-    sure = f", {around.low:.4g} to {around.high:.4g} with {around.confidence:.0%} confidence" if around else ""
+    sure = f", {max(around.low, 0):.4g} to {around.high:.4g} with {around.confidence:.0%} confidence" if around else ""
     print(f"capacity     {found.rate:.4g} requests/s{sure}")
     print(f"             {found.load:.0%} of the {found.saturated:.4g} requests/s with a queue that never empties")
     print(f"             {found.scale:.4g} times the load's own rate")

@@ -78,6 +78,8 @@ def run(args: argparse.Namespace) -> None:
     path = picture_file(args.picture)
     asked = asked_of(args)
     source = workload_of(args)
+    if not args.name.strip():
+        raise UnderloadError('--name is of the first system, got nothing; leave it out for "base"')
     variants = {args.name: args}
     for text in args.against:
         name, variant = _alternative(text, args)

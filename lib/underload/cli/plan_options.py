@@ -9,6 +9,7 @@ picture_file            where a picture goes
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,13 +210,18 @@ def picture_file(name: str | None) -> Path | None:
     """Where the picture goes.
 
     Raises:
-        UnderloadError: a kind of file that nobody draws.
+        UnderloadError: a kind of file that nobody draws, or a place where it cannot be written.
     """
     if name is None:
         return None
     path = Path(name)
-    if path.suffix not in (".svg", ".png", ".pdf"):
+    if path.suffix.lower() not in (".svg", ".png", ".pdf"):
         raise UnderloadError(f"--picture takes a .svg, .png or .pdf file, got {name!r:.60}")
+    # Now, not when all has been computed.
+    if not path.parent.is_dir():
+        raise UnderloadError(f"--picture {name!r:.120}: there is no folder {str(path.parent)!r:.120}; make it")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UnderloadError(f"--picture {name!r:.120} cannot be written; name another file")
     return path
 
 
@@ -223,7 +229,7 @@ def save_picture(figure: Any, path: Path, *, alt: str) -> None:
     """Write a figure of `figures.axes` to a file of one of these kinds."""
     from underload.figures import svg_file
 
-    if path.suffix == ".svg":
+    if path.suffix.lower() == ".svg":
         path.write_text(svg_file(figure, alt=alt), encoding="utf-8")
     else:
         figure.savefig(path, dpi=160, facecolor="white", transparent=False)
