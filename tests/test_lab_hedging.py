@@ -284,7 +284,8 @@ def test_what_paper_is_told() -> None:
     assert "no second copy" in told(lab.check_left, lambda times, *_: max(times), times, 0.004, 90)
     at_once = lambda times, delay, q: lab.left_after([min(a, b) for a in times for b in times], 1.0, q)  # noqa: E731
     assert "begins with the delay, and not at 0" in told(lab.check_left, at_once, times, 0.004, 90)
-    for wrong in (None, "soon", (1, 2), [], {}, float("nan"), float("inf"), True):
+    nothing: list[Any] = [None, "soon", (1, 2), [], {}, float("nan"), float("inf"), True]
+    for wrong in nothing:
         returns = lambda *_, value=wrong: value  # noqa: E731
         assert "delay_for() must be a number" in told(lab.check_delay, returns, times, 0.3)
         assert "left_after() must be a number" in told(lab.check_left, returns, times, 0.004, 90)
@@ -439,8 +440,8 @@ def test_whoever_gives_up_is_not_fast() -> None:
         assert "has no answer, but failed" in told(check, within, draw(1))
     assert "has no answer, but failed" in told(lab.check_waits, GivesUp, draw(1))
     assert "has no answer, but failed" in told(lab.check_ttft, GivesUp, draw(1))
-    for check in (lab.check_learns, lab.check_keeps):
-        assert "has no answer, but failed" in told(check, lambda share: GivesUp(0.03), draw(1), 3.0)
+    for learned in (lab.check_learns, lab.check_keeps):
+        assert "has no answer, but failed" in told(learned, lambda share: GivesUp(0.03), draw(1), 3.0)
 
 
 def test_a_value_that_cannot_be_drawn_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,10 +121,12 @@ def check_quiet(made: Made, draw: Generator) -> None:
 
 
 def check_busy(made: Made, draw: Generator) -> None:
-    """Near saturation copies that would wait are not sent: few are left, and the p99 is hardly above one copy's.
+    """Near saturation copies that would wait are not sent: few are left, and the mean is hardly above one copy's.
+
+    Not the p99: at such a load a few copies more move that of a thousand calls by a half, in one draw of twenty.
 
     Raises:
-        AssertionError: naming the p99 of both, and the copies.
+        AssertionError: naming the mean of both, and the copies.
     """
     service = own_work(draw, 0.9)
     delay = delay_of(service, 0.05)
@@ -134,9 +136,10 @@ def check_busy(made: Made, draw: Generator) -> None:
         "ms, a budget of 20 %"
     )
     all_answered(got, words)
-    assert p99(got) <= 1.35 * p99(plain) and got.extra_load <= 0.08, (
-        f"{words}: the p99 is {1e3 * p99(got):.4g} ms, and {1e3 * p99(plain):.4g} ms with one copy each; "
-        f"{got.extra_load:.1%} of copies on top; at most 1.35 times the p99 and 8 % of copies are asked for: hardly "
+    mine, one = (sum(run.latencies) / len(run.latencies) for run in (got, plain))
+    assert mine <= 1.3 * one and got.extra_load <= 0.08, (
+        f"{words}: a call takes {1e3 * mine:.4g} ms on average, and {1e3 * one:.4g} ms with one copy each; "
+        f"{got.extra_load:.1%} of copies on top; at most 1.3 times the mean and 8 % of copies are asked for: hardly "
         "ever is a replica idle"
     )
 
