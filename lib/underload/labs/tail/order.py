@@ -170,7 +170,7 @@ def check_needed(find: Callable[..., Any], q: float, confidence: float, sides: i
     share = q / 100
     exact = math.log((1 - confidence) / sides) / math.log(share)
     slips = {
-        "a whole number of values": exact,
+        "values come in whole numbers: the next above": exact,
         "rounded down: with so few it misses more often": math.floor(exact),
         "each side of an interval may miss half": needed(q, confidence, 1) if sides == 2 else math.nan,
         "an upper limit misses on one side only": needed(q, confidence, 2) if sides == 1 else math.nan,

@@ -55,16 +55,17 @@ def draw_interval(
         "from (ms)": [None if pair is None else round(1e3 * pair[0], 2) for _, pair in rows.values()],
         "to (ms)": [None if pair is None else round(1e3 * pair[1], 2) for _, pair in rows.values()],
     }
-    alt = f"{len(ordered)} latencies in order, from {ordered[0]:.0f} to {ordered[-1]:.0f} ms. {'; '.join(spoken)}."
+    alt = f"{len(ordered):,} latencies in order, from {ordered[0]:.0f} to {ordered[-1]:.0f} ms. {'; '.join(spoken)}."
     return figures.show(fig, alt=alt, caption=caption, name=name, data=data)
 
 
 def draw_servers(
     p99: Mapping[str, float], rows: Mapping[str, float], *, name: str, caption: str = ""
 ) -> figures.Picture:
-    """Each server's p99 as a bar, and what several ways make of them as lines."""
+    """Each server's p99 as a point, and what several ways make of them as lines."""
     fig, ax = figures.axes(xlabel="server", ylabel="p99", yunit="ms", ylog=True)
-    ax.bar(range(len(p99)), [1e3 * value for value in p99.values()], color=figures.COLORS["queue"])
+    at = [1e3 * value for value in p99.values()]  # a logarithmic axis has no zero for bars to stand on
+    ax.plot(range(len(p99)), at, "o", markersize=8, color=figures.COLORS["queue"], label="p99 of a server")
     ax.set_xticks(range(len(p99)), list(p99))
     for variant, (words, value) in enumerate(rows.items()):
         kind, line = (("limit", "--"), ("choice", ":"), ("latency", "-"))[variant % 3]
@@ -92,6 +93,9 @@ def draw_coverage(
             ax.plot(*zip(*at), **figures.look("simulation", linestyle=line, marker=marker), label=words)
     ax.axhline(95, **figures.look("limit", marker=""), label="what was asked for")
     ax.set_ylim(0, 102)
+    ax.set_xlim(min(sizes) / 1.15, 1.15 * max(sizes))
+    ax.set_xticks(list(sizes), [f"{n:,}" for n in sizes])
+    ax.minorticks_off()
     ax.legend(loc="lower right", bbox_to_anchor=(1.0, 0.08))
     spoken = "; ".join(
         f"{words}, " + ", ".join("none" if share is None else f"{100 * share:.0f} %" for share in shares)
