@@ -138,7 +138,7 @@ def test_more_of_what_a_service_lacks_helps_and_of_anything_else_does_not(said: 
 @pytest.mark.parametrize("door", [None, lab.Shed])
 def test_the_front_door_of_an_engine_is_the_cluster_s(door: Any) -> None:
     """On a virtual clock, with the simulator's own steps: the same answers at the same instants."""
-    requests = lab.short_load(60.0, 120, 4)
+    requests = lab.short_load(60.0 if door is None else 200.0, 120, 4)
     step_time = LinearStepTime(0.003, 0.0001)
     plan = lab.Plan(1, 8, 64)
     executor = CostModelExecutor(step_time, output_tokens={str(one.index): one.output_tokens for one in requests})

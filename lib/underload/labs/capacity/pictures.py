@@ -65,7 +65,7 @@ def draw_search(
     ax.axhline(100 * target, **figures.look("limit", marker=""), label=f"{target:.0%} promised")
     ax.axvspan(low, high, color=figures.look("prediction")["color"], alpha=0.15)
     ax.axvline(mean, **figures.look("prediction", marker=""), label="capacity, and its interval")
-    ax.set_ylim(0, 102)
+    ax.set_ylim(0, 104)
     ax.legend(loc="lower left")
     alt = (
         f"The share of requests that kept the promise, at the loads that {len(looked)} searches looked at: near 100 % "
@@ -184,7 +184,7 @@ def draw_shares(
         ax.axvspan(capacity[1], capacity[2], color=figures.look("prediction")["color"], alpha=0.15)
         ax.axvline(capacity[0], **figures.look("prediction", marker=""), label="capacity, searched for")
     ax.axhline(100 * target, **figures.look("limit", marker=""), label=f"{target:.0%} promised")
-    ax.set_ylim(0, 104)
+    ax.set_ylim(-4, 104)  # a mark at 0 is seen whole
     ax.legend()
     alt = (
         f"The share of requests that kept the promise, against loads from {loads[0]:.0f} to {loads[-1]:.0f} a second: "
