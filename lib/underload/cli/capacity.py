@@ -155,16 +155,29 @@ def picture(found: Capacity, path: Path) -> None:
     if not seen:
         raise UnderloadError("no run was made that could be drawn; leave --picture out")
     figure, axis = axes("rate", "met the SLO", xunit="requests/s", yunit="%")
-    style = look("simulation") | {"linestyle": ""}
-    axis.plot([p.rate for p in seen], [100 * p.attainment for p in seen], **style, label="one run")
+    style = look("simulation") | {"linestyle": "-", "linewidth": 0.6}
+    for place, run_number in enumerate(dict.fromkeys(p.run for p in seen)):
+        mine = [p for p in seen if p.run == run_number]
+        label = "the rates of one run" if place == 0 else None
+        axis.plot([p.rate for p in mine], [100 * p.attainment for p in mine], **style, label=label)
     axis.axhline(100 * found.attainment, color=COLORS["limit"], linestyle="--", linewidth=1, label="wanted")
     axis.axvline(found.rate, color=COLORS["choice"], linewidth=1.4, label="capacity")
-    if found.interval is not None:
-        axis.axvspan(found.interval.low, found.interval.high, color=COLORS["choice"], alpha=0.15, linewidth=0)
-    axis.legend()
+    if (around := found.interval) is not None:
+        low, high = max(around.low, 0), around.high
+        label = f"its interval, {around.confidence:.0%}"
+        axis.axvspan(low, high, color=COLORS["choice"], alpha=0.15, linewidth=0, label=label)
+        edges = [low, high, *(p.rate for p in seen)]
+        room = 0.1 * (max(edges) - min(edges))
+        axis.set_xlim(max(min(edges) - room, 0), max(edges) + room)
+    # Beside the axes: dots lie in all of its corners.
+    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
     save_picture(
         figure,
         path,
-        alt=f"The share of requests that met the SLO against the rate: it falls below {found.attainment:.4g} at "
-        f"{found.rate:.4g} requests a second.",
+        alt="The share of requests that met the SLO against the rate in requests a second: "
+        + (
+            f"it falls below {found.attainment:.4g} at {found.rate:.4g}."
+            if found.rate
+            else f"it is below {found.attainment:.4g} at all of them."
+        ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import math
 import shlex
 import time
 from collections.abc import Sequence
@@ -215,18 +216,20 @@ def picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
         cols=2,
         width=9.0,
     )
-    for axis, figure_name, scale in ((left, "goodput", 1.0), (right, "attainment", 100.0)):
+    for axis, figure_name, scale, most in ((left, "goodput", 1.0, math.inf), (right, "attainment", 100.0, 1.0)):
         for place, name in enumerate(names):
             mine = [row for row in rows if row["system"] == name]
             at = [row["rate"] for row in mine] if several else [place]
             values = [scale * row[figure_name] for row in mine]
             errors = [
                 [
-                    scale * (row[figure_name] - low) if (low := row[f"{figure_name}_low"]) is not None else 0
+                    scale * (row[figure_name] - max(low, 0)) if (low := row[f"{figure_name}_low"]) is not None else 0
                     for row in mine
                 ],
                 [
-                    scale * (high - row[figure_name]) if (high := row[f"{figure_name}_high"]) is not None else 0
+                    scale * (min(high, most) - row[figure_name])
+                    if (high := row[f"{figure_name}_high"]) is not None
+                    else 0
                     for row in mine
                 ],
             ]
@@ -240,7 +243,11 @@ def picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 label=name,
             )
         if not several:
-            axis.set_xticks(range(len(names)), names)
+            crowded = sum(map(len, names)) > 40
+            axis.set_xticks(
+                range(len(names)), names, rotation=20 if crowded else 0, ha="right" if crowded else "center"
+            )
+            axis.set_xlim(-0.5, len(names) - 0.5)
         axis.set_ylim(bottom=0)
     if several:
         right.legend()
