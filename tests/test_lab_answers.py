@@ -34,6 +34,19 @@ def test_what_is_no_guess_says_what_to_write(guess: object) -> None:
         check_guess(my_guess=guess)
 
 
+@pytest.mark.parametrize("guess", [0, 0.0, "0", np.int64(0), 8])
+def test_none_is_a_guess_where_there_may_be_none(guess: object) -> None:
+    check_guess(or_zero=True, my_share=guess)
+
+
+@pytest.mark.parametrize("guess", [-1, "-0.5", math.nan, math.inf, False, ""])
+def test_less_than_none_is_no_guess_anywhere(guess: object) -> None:
+    with pytest.raises(AssertionError, match="^my_share is .*; write a number, 0 or more, such as 0, 8 or 2.5: any"):
+        check_guess(or_zero=True, my_share=guess)
+    with pytest.raises(NotImplementedError, match="my_share is still None"):
+        check_guess(or_zero=True, my_share=None)
+
+
 def test_a_guess_that_was_not_made_is_open_and_not_wrong() -> None:
     with pytest.raises(NotImplementedError, match="my_guess is still None"):
         check_guess(my_guess=None)

@@ -90,13 +90,17 @@ def named(got: float, slips: Mapping[str, float], relative: float = 1e-6) -> str
     return f" ({'; or '.join(found)})" if found else ""
 
 
-def check_guess(**guesses: Any) -> None:
+def check_guess(*, or_zero: bool = False, **guesses: Any) -> None:
     """A guess earns its point for being made: any positive number will do, also one written as text.
+
+    Args:
+        or_zero: 0 will do, too: the guess is a share, a count or a wait, of which there may be none.
 
     Raises:
         NotImplementedError: nothing was written down yet.
-        AssertionError: something that is no positive number.
+        AssertionError: something that is no such number.
     """
+    wanted = "a number, 0 or more, such as 0, 8 or 2.5" if or_zero else "a positive number, such as 8 or 2.5"
     for name, guess in guesses.items():
         if guess is None:
             raise NotImplementedError(f"{name} is still None")
@@ -105,12 +109,11 @@ def check_guess(**guesses: Any) -> None:
             with contextlib.suppress(ValueError):
                 value = float(guess)
         try:
-            positive = number(value, name) > 0
+            found = number(value, name)
+            fine = found > 0 or (or_zero and found == 0)
         except AssertionError:
-            positive = False
-        assert positive, (
-            f"{name} is {shown(guess)}; write a positive number, such as 8 or 2.5: any of them earns the point"
-        )
+            fine = False
+        assert fine, f"{name} is {shown(guess)}; write {wanted}: any of them earns the point"
 
 
 def or_library(yours: Callable[..., Any], library: Callable[..., Any] | None = None) -> Callable[..., Any]:
