@@ -285,9 +285,12 @@ def _answer(
     question: Question, executor: Executor, runs: int, tolerance: float, confidence: float, notes: list[str]
 ) -> Capacity:
     source = question.source
-    wholes = [executor.submit(saturated_rate, source, question.system, run) for run in range(runs)]
+    # The runs of a plan are its own requests in another order, and a backlog has none.
+    drawn = range(runs) if source.drawn else range(1)
+    wholes = [executor.submit(saturated_rate, source, question.system, run) for run in drawn]
     each = [future.result() for future in wholes]
-    saturated = math.fsum(each) / runs
+    saturated = math.fsum(each) / len(each)
+    each = each if source.drawn else each * runs
     questions = [replace(question, saturated=rate) for rate in each]
     question = replace(question, saturated=saturated)
     guess, slope, low = _pilots(question, executor)
