@@ -26,7 +26,7 @@ For a teacher, in this order:
                                                grade again: only what is new is run, the marks are merged in
 
 For a student:
-  underload course check my-labs/latency-budget/latency-budget.ipynb
+  underload course check my-labs/latency-budget.ipynb
                                                what the visible checks give, and what the grader would stumble over
 """
 
@@ -131,7 +131,7 @@ def _add_check(words: Any) -> None:
             "Runs your notebook from a clean start in the way the grader does, with the checks that you can see. "
             "Lists the points they give, and what the grader would stumble over. Nothing is changed or sent."
         ),
-        epilog="Example: underload course check my-labs/latency-budget/latency-budget.ipynb\n\n"
+        epilog="Example: underload course check my-labs/latency-budget.ipynb\n\n"
         "Exit codes: 0 it can be handed in, 1 something in it is broken, 2 it is no notebook of a lab.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

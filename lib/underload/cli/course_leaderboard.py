@@ -13,7 +13,7 @@ SUBMISSIONS is what `underload course grade` takes: a folder, an archive, a down
 notebook. Without it the lab's own policies are ranked alone.
 
   underload course leaderboard capacity submissions/ --secret ~/course.secret
-  underload course leaderboard capacity my-labs/capacity/capacity.ipynb          where would I stand?
+  underload course leaderboard capacity my-labs/capacity.ipynb                   where would I stand?
   underload course leaderboard capacity submissions/ --secret ~/course.secret --codes
                                                                                  a board to show to the class
 """
