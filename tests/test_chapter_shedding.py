@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from underload.queueing import Exponential, mm1, mm1k
 from underload.simulation import Retry, StationReplica, simulate, simulate_cluster
 from underload.workload import FixedTokens, Lengths, PiecewiseConstant, Planned, Poisson, Workload
+from underload.workload.public import trace_folders
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "chapters/shedding.md").read_text("utf-8")
@@ -98,6 +100,39 @@ def test_the_reserve_covers_the_growth_of_two_windows() -> None:
         short = load > 5 * np.ceil(seen * (1 + reserve) / 5)
         grew = load / seen - 1
         assert not short[grew <= reserve].any()
+
+
+def the_day() -> dict:
+    """What the page's cells on a day leave behind."""
+    cells = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    setup = cells[0].removeprefix(":tags: [remove-cell]\n").replace("from myst_nb import glue\n", "")
+    left: dict = {}
+    for cell in (setup, *(cell for cell in cells if cell.startswith(("WINDOW =", "EACH =")))):
+        exec(cell, left)
+    return left
+
+
+@pytest.mark.parametrize("real", [True, False], ids=["the record", "the stand-in"])
+def test_the_day_is_as_the_page_tells_it_with_the_record_and_without(real, tmp_path, monkeypatch) -> None:
+    if real and not (trace_folders()[0] / "servegen_m-large_client142_trace.csv").exists():
+        pytest.skip("the record is not here")
+    if not real:
+        monkeypatch.setenv("UNDERLOAD_TRACES", str(tmp_path))
+    left = the_day()
+    assert left["real"] is real
+    today, tomorrow = left["today"], left["tomorrow"]
+    # the alternative text: small at first, a steep climb, a dip in the middle, a fall towards the end
+    night, morning, noon, evening, end = (today[hour * 6] for hour in (4, 10, 13, 16, 23))
+    assert night < morning / 20 and noon < min(morning, evening) / 2 and end < evening / 20
+    assert (today[1:] / np.maximum(today[:-1], 1.0)).max() > 1.4  # a window's step at the steepest
+    assert today[54] > 10 * today[42]  # the three hours that are simulated have the rise
+    short = np.maximum(today - left["EACH"] * left["reacting"](0.0), 0.0)
+    assert short[1:][np.diff(today) > 0].sum() > 0.9 * short.sum()  # nearly all where the load rises
+    lost = [left["day"](left["reacting"](reserve))[2] for reserve in (0.0, 0.25, 0.5)]
+    assert lost[0] > 2 * lost[1] > 4 * lost[2] > 0
+    # the morning does not come every day: a table from the next day leaves most of this one out
+    assert tomorrow.mean() < today.mean() / 5
+    assert left["day"](left["PLANS"]["next day's table + 25%"])[2] > 0.5
 
 
 def test_the_production_names_that_the_page_asks_for() -> None:
