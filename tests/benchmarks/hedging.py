@@ -15,7 +15,7 @@ Three parts:
               turns on one core: two machines that share nothing, each as fast as this core alone. All policies meet the
               same requests. Beside each run, the same one with step times fitted to the steps of the run without
               copies. And what one copy costs: a prompt's time and blocks.
-    cancel    how long a cancelled request keeps its place in an engine that runs in a thread of its own. One minute.
+    cancel    how long a cancelled request keeps its place in an engine that runs in a thread of its own. Some minutes.
 
 Figures of a run leave out its first twentieth.
 """
