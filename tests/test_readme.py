@@ -20,7 +20,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("underload ")]
+# Continued lines joined.
+SHELL = [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()]
+COMMANDS = [line for line in SHELL if line.startswith("underload ")]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -29,8 +31,17 @@ def test_every_command_shown_is_one(command: str) -> None:
     assert callable(args.run)
 
 
-def test_the_commands_of_queues_and_loads_are_shown() -> None:
-    assert {"queue", "workload"} <= {shlex.split(command)[1] for command in COMMANDS}
+def test_the_commands_that_answer_a_question_are_shown() -> None:
+    shown = {shlex.split(command, comments=True)[1] for command in COMMANDS}
+    assert {"queue", "workload", "bench", "simulate", "capacity", "compare"} <= shown
+
+
+def test_a_lab_takes_as_long_as_the_labs_say() -> None:
+    said = re.search(r"(\d+) to (\d+) minutes of your time for the core of a lab", README)
+    assert said
+    labs = [lab.read_text(encoding="utf-8") for lab in (ROOT / "labs").glob("*.ipynb")]
+    minutes = [int(found[1]) for lab in labs if (found := re.search(r"about (\d+) minutes for the \w+ tasks", lab))]
+    assert (min(minutes), max(minutes)) == (int(said[1]), int(said[2]))
 
 
 def test_the_python_said_to_need_no_torch_runs_without_it() -> None:
