@@ -54,6 +54,35 @@ def test_the_page_says_load_system_answer_and_what_binds(capsys):
     assert "sequences at their limit" in out
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--runs", "1"], ["searching   0 %", "9 of 9 parts"]),
+        (["--runs", "1", "--replicas", "2", "--down", "1"], ["search 1 of 2", "search 2 of 2"]),
+    ],
+)
+def test_a_terminal_is_told_how_far_the_search_has_come(more, says, monkeypatch, capsys):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert main(["capacity", *WORDS, *more]) == 0
+    assert all(text in terminal.getvalue() for text in says)
+    assert "parts" not in capsys.readouterr().out
+
+
+def test_who_reads_no_terminal_is_told_the_answer_alone(monkeypatch, capsys):
+    assert main(["capacity", *WORDS, "--runs", "1"]) == 0
+    assert capsys.readouterr().err == ""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert main(["capacity", *WORDS, "--runs", "1", "--json"]) == 0
+    assert terminal.getvalue() == ""
+
+
 def test_a_trace_is_asked_about_as_it_is():
     words = [*STEP, "--trace", "synthetic:azure-conv", "--horizon", "12s", "--limit", "200", "--beyond", "truncate"]
     data = told([*words, *SLO, "--runs", "1"])

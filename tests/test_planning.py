@@ -12,7 +12,7 @@ from underload import metrics
 from underload.cache import BlockPool
 from underload.metrics import Slo
 from underload.planning import Burst, Capacity, Probe, System, capacity
-from underload.planning.capacity import Binds, bracket, crossing, crossing_between, search
+from underload.planning.capacity import PILOTS, Binds, bracket, crossing, crossing_between, search
 from underload.planning.loads import backlog, busiest, mean_rate, source_of
 from underload.planning.probe import (
     GROWTH,
@@ -345,6 +345,18 @@ def test_the_answer_is_the_same_whoever_computes_it():
     one = capacity(CHAT, Slo(ttft=0.2, tpot=0.03), ENGINE, **how)
     two = capacity(CHAT, Slo(ttft=0.2, tpot=0.03), ENGINE, processes=2, **how)
     assert one == two and one.as_dict() == two.as_dict()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_progress_is_told_of_every_part_and_changes_nothing(processes):
+    how = {"requests": 60, "runs": 2, "attainment": 0.9}
+    told = []
+    found = capacity(
+        CHAT, Slo(ttft=0.2), ENGINE, processes=processes, progress=lambda *where: told.append(where), **how
+    )
+    parts = 2 + len(PILOTS) + 2
+    assert sorted(told) == [(done, parts) for done in range(parts + 1)] and told[0] == (0, parts)
+    assert found == capacity(CHAT, Slo(ttft=0.2), ENGINE, **how)
 
 
 # ---- the answer ------------------------------------------------------------------------------------------------------

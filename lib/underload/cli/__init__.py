@@ -43,7 +43,7 @@ Where to start:
   underload generate "Once upon a time"
                                     text, as it is written, and what it cost
   underload bench decode            what a step takes here, alone and in company
-  underload simulate --step-time linear:20ms,1ms --rate 5 --requests 2000
+  underload simulate --step-time linear:20ms,1ms --rate 5 --requests 2000 --prompt 64 --output geometric:32
                                     the engine on a virtual clock: policies compared in a moment
   underload capacity --step-time linear:20ms,1ms --prompt 64 --output geometric:32 --slo ttft=1s,tpot=100ms
                                     the largest load that keeps an objective, and what binds there

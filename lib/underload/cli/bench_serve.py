@@ -38,7 +38,8 @@ examples:
   underload bench serve --rate 20 --requests 200 --prompt 32 --output geometric:24 --batching static --batch-size 8
   underload bench serve --model smollm2-135m --rate 1 --horizon 2min --prompt lognormal:mean=100,cv=1 --output 40 \\
       --kv-memory 2GB --slo ttft=1s,tpot=100ms --trace-out run.json.gz
-  underload bench serve --model pocket --trace azure-conv --limit 256 --beyond truncate --requests 300 --speed 10
+  underload bench serve --model pocket --trace synthetic:azure-conv --limit 256 --beyond truncate \\
+      --requests 300 --speed 10
 
 """
     + EXAMPLES

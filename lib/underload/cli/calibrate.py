@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EPILOG = """\
 examples:
   underload calibrate pocket
-  underload calibrate shape:smollm2-135m --out here.json
+  underload calibrate shape:smollm2-135m --out steps.json
   underload calibrate pocket --seqs 32 --tokens 512 --longest 512 --json
 
 Loads of many batch sizes, contexts and chunks run on the real engine, --rounds of them to fit a model of a step's time

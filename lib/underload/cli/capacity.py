@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +35,9 @@ EPILOG = (
     """\
 examples:
   underload capacity --step-time linear:20ms,1ms --prompt 64 --output geometric:32 --slo ttft=1s,tpot=100ms
-  underload capacity --step-time roofline:llama-3-8b,h100-sxm --trace azure-conv --slo ttft=1s,tpot=50ms --processes 2
+  underload capacity --step-time roofline:llama-3-8b,h100-sxm --trace synthetic:azure-conv --slo ttft=1s,tpot=50ms \\
+      --processes 2
+  underload calibrate pocket --out steps.json
   underload capacity --step-time fitted:steps.json --prompt 64 --output 32 --slo ttft=1s --replicas 4 --down 1
   underload capacity --step-time linear:20ms,1ms --prompt 64 --output 32 --slo ttft=1s --picture capacity.svg
 
@@ -75,11 +80,15 @@ def run(args: argparse.Namespace) -> None:
     how = asked.how | {"tolerance": number(args.tolerance, "--tolerance")}
     began = time.perf_counter()
     spare = None
-    if args.down is not None or args.burst is not None:
-        spare = headroom(source.workload, asked.slo, system, down=args.down, burst=_burst(args.burst), **how)
+    burst = _burst(args.burst)
+    shown = not args.json and sys.stderr is not None and sys.stderr.isatty()
+    if args.down is not None or burst is not None:
+        with _bar(shown, searches=2) as progress:
+            spare = headroom(source.workload, asked.slo, system, down=args.down, burst=burst, progress=progress, **how)
         found = spare.normal
     else:
-        found = capacity(source.workload, asked.slo, system, **how)
+        with _bar(shown) as progress:
+            found = capacity(source.workload, asked.slo, system, progress=progress, **how)
     took = time.perf_counter() - began
     if args.json:
         print_json(
@@ -97,6 +106,30 @@ def run(args: argparse.Namespace) -> None:
         _print(args, source, found, spare, took)
     if path is not None:
         picture(found, path)
+
+
+@contextmanager
+def _bar(shown: bool, searches: int = 1) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error, and what moves it; it is gone when the answer is there."""
+    if not shown:
+        yield None
+        return
+    from tqdm import tqdm
+
+    # Without the time that is left: the parts that come last take longest.
+    form = "{desc} {percentage:3.0f} %|{bar}| {n_fmt} of {total_fmt} parts, {elapsed}"
+    begun = 0
+    with tqdm(desc="searching", bar_format=form, file=sys.stderr, leave=False, dynamic_ncols=True) as bar:
+
+        def progress(done: int, parts: int) -> None:
+            nonlocal begun
+            if not done:
+                begun += 1
+                bar.set_description_str(f"search {begun} of {searches}" if searches > 1 else "searching", refresh=False)
+            bar.total, bar.n = parts, done
+            bar.refresh()
+
+        yield progress
 
 
 def _burst(text: str | None) -> Burst | None:

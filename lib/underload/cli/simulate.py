@@ -31,10 +31,13 @@ if TYPE_CHECKING:
 EPILOG = (
     """\
 examples:
-  underload simulate --step-time linear:20ms,1ms --rate 30 --requests 2000 --prompt 64 --output geometric:32
-  underload simulate --step-time linear:20ms,1ms --rate 30 --requests 2000 --batching greedy --batch-size 16
-  underload simulate --step-time roofline:llama-3-8b,h100-sxm --trace azure-conv --speed 4 --slo ttft=1s,tpot=50ms
-  underload simulate --step-time fitted:steps.json --rate 5 --horizon 10min --trace-out run.json.gz
+  underload simulate --step-time linear:20ms,1ms --rate 5 --requests 2000 --prompt 64 --output geometric:32
+  underload simulate --step-time linear:20ms,1ms --rate 3 --requests 2000 --prompt 64 --output geometric:32 \\
+      --batching greedy --batch-size 16
+  underload simulate --step-time roofline:llama-3-8b,h100-sxm --trace synthetic:azure-conv --slo ttft=1s,tpot=50ms
+  underload calibrate pocket --out steps.json
+  underload simulate --step-time fitted:steps.json --rate 5 --horizon 10min --prompt 64 --output geometric:32 \\
+      --trace-out run.json.gz
 
 step times:
   linear:O,T[,C]            O + T a token + C a token of context, each a time

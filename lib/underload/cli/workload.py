@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EPILOG = """\
 examples:
   underload workload list
-  underload workload describe azure-conv --plot azure.svg
+  underload workload describe synthetic:azure-conv --plot azure.svg
   underload workload describe synthetic:mooncake-conversation
   underload workload generate --rate 5 --horizon 600 --out plan.jsonl
   underload workload generate --rate 5 --arrivals gamma --burstiness 0.25 --requests 1000 \\

@@ -26,7 +26,7 @@ Where a load holds again above one that does not, the first crossing counts, and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +35,7 @@ from underload import metrics
 from underload.metrics import MeanInterval, mean_interval
 from underload.planning.loads import Burst, Source, busiest, check_burst, mean_rate, source_of, squeezed
 from underload.planning.probe import Probe, Question, check_slo, saturated_rate
-from underload.planning.sweep import check_sendable, workers
+from underload.planning.sweep import Watched, check_sendable, workers
 from underload.planning.system import System, check_system
 from underload.queueing import arguments
 from underload.request import UnderloadError
@@ -211,6 +211,7 @@ def capacity(
     scheduler: str | None = None,
     burst: Burst | None = None,
     recovery: float = 0.0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Capacity:
     """The largest rate at which the SLO holds for this load on this system.
 
@@ -225,6 +226,8 @@ def capacity(
         tolerance: of a run's crossing: 0.03 is between two rates 3 % apart.
         processes, scheduler: who does the work (`planning.workers`).
         burst: put into every run; who arrives during it, and `recovery` s behind it, is then all that counts.
+        progress: called with (done, parts) as parts of the work are done, perhaps from another thread. The last parts,
+            one for each run, take longest.
 
     Raises:
         UnderloadError: an argument outside its range, a load without requests, a request that no replica could serve.
@@ -243,6 +246,8 @@ def capacity(
     if processes > 1:
         check_sendable(question)
     with workers(processes, scheduler) as executor:
+        if progress is not None:
+            executor = Watched(executor, (runs if source.drawn else 1) + len(PILOTS) + runs, progress)
         return _answer(question, executor, runs, tolerance, confidence, notes)
 
 

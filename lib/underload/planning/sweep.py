@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 from underload.queueing import arguments
@@ -35,6 +35,30 @@ class Here(Executor):
         except Exception as error:
             future.set_exception(error)
         return future
+
+
+class Watched(Executor):
+    """Hands work on to another executor, and says how much of it is done.
+
+    Args:
+        executor: who does it.
+        parts: how many pieces will be submitted, at most.
+        progress: called with (done, parts), first with none done; perhaps from another thread.
+    """
+
+    def __init__(self, executor: Executor, parts: int, progress: Callable[[int, int], None]) -> None:
+        self._executor, self._parts, self._progress = executor, parts, progress
+        self._done = count(1)
+        progress(0, parts)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = self._executor.submit(fn, *args, **kwargs)
+        future.add_done_callback(self._one_more)
+        return future
+
+    def _one_more(self, future: Future[Any]) -> None:
+        if not future.cancelled():
+            self._progress(next(self._done), self._parts)
 
 
 @contextmanager
