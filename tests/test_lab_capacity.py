@@ -201,6 +201,7 @@ def test_every_check_lets_the_right_answer_pass(solved: dict[str, Any], seed: in
     lab.check_burst(solved["Door"], lab.burst(rng, 3.0, replicas=2), two)
     for rate, slow in ((48.0, 3.0), (40.0, 3.0), (44.0, 5.0)):
         lab.check_router(solved["Route"], rng, rate, slow)
+    lab.check_room(solved["Route"], rng)
 
 
 # ------------------------------------------------------------------ what a wrong answer is told
@@ -218,6 +219,8 @@ def test_what_a_goodput_is_told() -> None:
     assert "two things: a rate and a share, got 0.4" in told(lab.check_goodput, lambda *_: 0.4, *six)
     assert "the rate must be a number, got None" in told(lab.check_goodput, lambda *_: (None, 0.5), *six)
     assert "the share must be a number, got None" in told(lab.check_goodput, lambda *_: (0.4, None), *six)
+    assert "the next window's" in told(lab.check_goodput, lambda *_: (1.0, 0.5), lab.six(), 0.5, 0.1, 0.4, 2.4)
+    assert "who came at the end" in told(lab.check_goodput, lambda *_: (1.0, 0.5), lab.six(), 0.5, 0.1, 2.0, 3.0)
     assert "nobody came, so there is no share" in told(
         lab.check_goodput, lambda *_: (1, 0.0), lab.six(), 0.5, 0.1, 5.0, 6.0
     )
@@ -272,6 +275,8 @@ def test_what_a_capacity_is_told() -> None:
         (None, "got None"),
     ):
         assert words in told(lab.check_capacity, lambda *_: answer, *asks), words  # noqa: B023
+    just = lambda load, run: 0.95 if load <= edges[run] else 0.5  # noqa: E731
+    assert "just the target is carried" in told(lab.check_capacity, lambda *_: (0, 0, 0), just, *asks[1:])
     assert "runs are numbered from 0 to 2" in told(lab.check_capacity, lambda ask, *_: ask(10, 3), *asks)
     assert "and then for the number of a run" in told(lab.check_capacity, lambda ask, *_: ask(0, 10), *asks)
 
@@ -285,7 +290,7 @@ def test_what_a_capacity_is_told() -> None:
 def test_what_a_word_is_told() -> None:
     asks = (*lab.by_hand(), lab.LIMITS, "by hand")
     said = told(lab.check_binds, lambda *_: "slots", *asks)
-    assert "'slots', and it is 'budget': 1 of 2 requests broke the promise" in said
+    assert "'slots', and it is 'budget': 1 of 2 requests broke the promise, 0 of them answers with too long" in said
     assert "waited in 3 of 4 steps, with all slots taken in 1 of these, the budget spent in 2 more" in said
     assert "returned nothing" in told(lab.check_binds, lambda *_: None, *asks)
     for value in ("Budget", ["budget"], 3, {"budget": 2}, np.array(["a", "b"])):
@@ -340,6 +345,8 @@ def test_what_a_router_is_told() -> None:
         assert "choose() returns one of the replicas, got" in told(lab.check_router, router, draw(), 48.0, 3.0)
     first = lambda: SimpleNamespace(choose=lambda call, replicas, rng: replicas[0])  # noqa: E731
     assert "the slow one was sent 100% of all" in told(lab.check_router, first, draw(), 48.0, 3.0)
+    said = told(lab.check_room, JoinShortestQueue, draw())
+    assert "on the other three alone" in said and re.search(r"index [123] slower by 3", said)
 
 
 # ------------------------------------------------------------------ what cells that show things fall back on
@@ -503,7 +510,22 @@ DOORS = {
     def admit(self, asked, replicas):
         assert round(asked.now, 9) in self.known, "another burst"
         return True""",
-    # In the process that runs it a door can find its seed; the burst that belongs to it is nobody's to make.
+    # What a door draws for itself while it is tried is not what it is tried with.
+    "rebuilds-the-burst": """    def __init__(self):
+        import underload.course.points as points
+        from underload.labs.capacity import service
+        draw = np.random.default_rng(int(points.Points(1).draw().integers(1, 2**31)))
+        requests = service.planned(sorted(draw.uniform(0, 14, 200).tolist()), draw)
+        self.known = {round(one.arrival, 9) for one in requests}
+    def admit(self, asked, replicas):
+        assert round(asked.now, 9) in self.known, "another burst"
+        return True""",
+    "reads-the-seed": """    def __init__(self):
+        import underload.course.points as points
+        self.seed = points.hidden_seed
+    def admit(self, asked, replicas):
+        return True""",
+    # The burst that belongs to a seed is nobody's to make.
     "makes-the-burst": """    def __init__(self):
         import underload.course.points as points
         draw = np.random.default_rng(int(points.Points(1).draw().integers(1, 2**31)))
@@ -547,7 +569,9 @@ def test_the_leaderboard_holds_whatever_a_class_hands_in(source: Any, tmp_path: 
         ("puts-another-score", "score.share_kept"),
         ("takes-the-library", "Shed"),
         ("makes-the-burst", "burst"),
+        ("rebuilds-the-burst", "another burst"),
+        ("reads-the-seed", "names hidden_seed"),
         ("says-nan", "admit() says True or False, got nan"),
     ):
         assert words in said[name], said[name]
-    assert contest(source).beside and len(said) == 7
+    assert contest(source).beside and len(said) == 9

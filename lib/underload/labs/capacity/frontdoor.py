@@ -9,26 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from underload.cache import BlockPool
 from underload.engine import Engine
-from underload.labs.capacity.service import BLOCK_SIZE, Asked, lets_in
+from underload.labs.capacity.service import BLOCK_SIZE, Asked, Seen, lets_in
 from underload.request import Clock, FinishReason, Request, StepRecord, Timeline
 from underload.scheduling import Scheduler
 from underload.workload import Planned, PromptIds
-
-
-@dataclass(frozen=True)
-class Seen:
-    """An engine, as a door sees it: the names of `simulation.router.View`."""
-
-    index: int
-    inside: int
-    waiting: int
-    kv_used: float
-    up: bool = True
 
 
 class Answered(NamedTuple):

@@ -6,7 +6,7 @@ A replica's step takes 10 ms and 0.1 ms for each token in it, and its cache hold
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -113,6 +113,17 @@ def _scheduler(slots: int, chunk: int, blocks: int) -> Scheduler:
     return Scheduler(pool, max_num_seqs=slots, max_num_batched_tokens=chunk)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A replica, as a door sees it: the names of `simulation.router.View`, and nothing behind them."""
+
+    index: int
+    inside: int
+    waiting: int
+    kv_used: float
+    up: bool = True
+
+
 class Hung:
     """A student's door, hung in the cluster's frame: it sees what a door can see, and says yes or no."""
 
@@ -120,7 +131,9 @@ class Hung:
         self.door = door
 
     def admit(self, request: Planned, front: Any) -> Planned | None:
-        return request if lets_in(self.door, Asked(front.now, request.prompt_tokens, LIMIT), front.views) else None
+        asked = Asked(front.now, request.prompt_tokens, LIMIT)
+        seen = [Seen(one.index, one.inside, one.waiting, one.kv_used, one.up) for one in front.views]
+        return request if lets_in(self.door, asked, seen) else None
 
 
 def lets_in(door: Any, asked: Asked, replicas: Sequence[Any]) -> bool:
