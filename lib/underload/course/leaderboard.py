@@ -16,8 +16,12 @@ What to rely on:
 - A policy runs like a graded answer (`course.grade`): in a process of its own, shut in, limited in time and memory, one
   test for each seed, so that nothing is carried from one to the next. The library's own version in its place, an
   error, a time limit, a number that is none: the policy is listed with the reason and has no place.
-- Every policy meets the same seeds (common random numbers), drawn from the class's secret. Without a secret they are
-  the book's, which anybody can work out.
+- While a policy runs, the seed of its hidden inputs is blank, so that whoever draws from it draws something else. A
+  load that is being served is in the memory of its process all the same: code that names one of the ways to it (`gc`,
+  `inspect`, frames, profilers) is refused unread. Somebody who hides such a name from a reader of names gets through;
+  read the code of whoever stands first.
+- Every policy meets the same seeds (common random numbers), each seed another, drawn from the class's secret. Without
+  a secret they are the book's, which anybody can work out.
 - Two policies differ where the interval of their paired difference leaves out 0. There are as many such intervals as
   pairs, so each is made wider (Bonferroni) until `confidence` holds for all of them at once. A policy's place is 1 and
   one more for every policy that is better than it in this sense, so places are shared. More policies make more ties,
@@ -26,11 +30,13 @@ What to rely on:
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import hashlib
 import hmac
 import math
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +47,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from underload.course.answers import solved
-from underload.course.assemble import bound
+from underload.course.assemble import as_python, bound
 from underload.course.attempt import Root
 from underload.course.grade import grade_one, sensible_workers
 from underload.course.marks import LabError
@@ -65,12 +71,36 @@ _PART = "leaderboard-"
 _TEST = """import contextlib, importlib, os
 points = Points(1)
 with points.check(1, {name!r}):
-    seed = int(points.draw().integers(1, 2**31))
     score = getattr(importlib.import_module({module!r}), {function!r})
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        value = float(score({policy}, seed))
+    drawn = importlib.import_module(Points.__module__)
+    seeds = [int(points.draw().integers(1, 2**31, size={count})[-1])]
+    held, drawn.hidden_seed = [drawn.hidden_seed], b""
+    try:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            value = float(score({policy}, seeds.pop()))
+    finally:
+        drawn.hidden_seed = held.pop()
     print({token!r}, repr(value))
 points.earned()"""
+
+#: Names with which code sees more than it is given: the class's seed, who has called it, what else is in memory.
+_BEYOND = frozenset(
+    {
+        *(
+            "hidden_seed",
+            "_getframe",
+            "_getframemodulename",
+            "_current_frames",
+            "currentframe",
+            "settrace",
+            "setprofile",
+        ),
+        *("f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame", "ag_frame"),
+        *("getouterframes", "getinnerframes", "get_objects", "get_referrers"),
+    }
+)
+_MODULE = 1 << 20  # bytes of one beside the notebook
+_MODULES = frozenset(("gc", "inspect", "linecache", "ctypes", "tracemalloc"))
 
 
 @dataclass(frozen=True)
@@ -204,6 +234,13 @@ def leaderboard(
 
         def score(one: Found) -> Entry:
             mine = any(one is other for other in own)
+            if not mine and (name := beyond(one)):
+                return Entry(
+                    one.student,
+                    (),
+                    f"its code names {name}, by which it could see the load before it comes; a policy goes by what it "
+                    "is given",
+                )
             result = grade_one(
                 lent if mine else board,
                 one,
@@ -272,7 +309,12 @@ def _board(source: NotebookNode, what: Contest, seeds: int, token: str) -> Noteb
         test.metadata.nbgrader["points"] = 1
         test.metadata.setdefault("underload", NotebookNode())["task"] = outline(source).part(what.part).task
         test["source"] = _TEST.format(
-            name=f"load {count} of {seeds}", module=module, function=function, policy=what.policy, token=token
+            name=f"load {count} of {seeds}",
+            module=module,
+            function=function,
+            policy=what.policy,
+            token=token,
+            count=count,
         )
         tests.append(test)
     for cell in made.cells[:place]:
@@ -320,6 +362,42 @@ def _cut(source: NotebookNode, what: Contest, one: Found) -> Found:
     later = {name_of(cell) for cell in source.cells[_place(source, what) :]}
     kept = [cell for cell in one.notebook.cells if name_of(cell) not in later]
     return replace(one, notebook=NotebookNode({**one.notebook, "cells": kept}))
+
+
+def beyond(one: Found) -> str:
+    """A name in a submission's code, that of modules beside the notebook too, which reaches beyond what a policy is
+    given; or ""."""
+    codes = [str(cell.source) for cell in one.notebook.cells if cell.cell_type == "code"] if one.notebook else []
+    for path, arrival in one.beside.items():
+        if path.endswith(".py") and not arrival.said:
+            with contextlib.suppress(LabError, OSError):
+                codes.append(arrival.read(_MODULE).decode("utf-8", "replace"))
+    return next((name for code in codes if (name := _named_beyond(code))), "")
+
+
+def _named_beyond(code: str) -> str:
+    try:
+        tree = ast.parse(as_python(code))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # such a cell does not run
+        return ""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        modules: list[str] = []
+        if isinstance(node, ast.Name):
+            names = [node.id]
+        elif isinstance(node, ast.Attribute):
+            names = [node.attr]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names, modules = [alias.name for alias in node.names], [node.module or ""]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names, modules = re.findall(r"\w+", node.value), [node.value]  # getattr, __import__, exec
+        found = [name for name in names if name in _BEYOND]
+        found += [name for name in modules if name.partition(".")[0] in _MODULES]
+        if found:
+            return found[0]
+    return ""
 
 
 def _each(
