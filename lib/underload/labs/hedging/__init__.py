@@ -24,6 +24,7 @@ from typing import Any
 from underload.labs.answers import check_guess
 from underload.labs.hedging.budget import (
     check_busy,
+    check_down,
     check_idle,
     check_most,
     check_never_above,
@@ -126,6 +127,7 @@ __all__ = [
     "check_called_back",
     "check_chat",
     "check_delay",
+    "check_down",
     "check_failed",
     "check_first_wins",
     "check_gain",

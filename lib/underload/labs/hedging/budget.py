@@ -69,6 +69,20 @@ def check_idle(made: Made) -> None:
     _hedged(run, [2], words, "when the first call's delay ends, the other replica is busy with the second")
 
 
+def check_down(made: Made) -> None:
+    """A replica that is down has nobody inside, and is no place for a copy.
+
+    Raises:
+        AssertionError: naming the calls that have a second copy.
+    """
+    down = (None, None, (0.0, 9.0))
+    run = by_hand(made(0.020, 2.0**-10, 1.0), (0.100, 0.100, 0.100), (0.001, 0.005, 0.5), down)
+    words = (
+        "three replicas that take 100 ms, the third of them down; calls at 1, 5 and 500 ms, a delay of 20 ms, one token"
+    )
+    _hedged(run, [2], words, "when the first call's delay ends, nobody who is up is idle")
+
+
 def check_never_above(made: Made, draw: Generator) -> None:
     """Everything is slow at once: in no stretch of time more copies than the bucket and its calls allow.
 

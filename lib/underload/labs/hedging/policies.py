@@ -43,8 +43,7 @@ class Budgeted(Second):
         super().begin(call)
 
     def late(self, call: Any) -> None:
-        holding = {attempt.replica for attempt in call.inside}
-        idle = any(view.up and not view.inside for view in call.front.views if view.index not in holding)
+        idle = any(view.up and not view.inside for view in call.front.views)
         if len(call.attempts) == 1 and idle and self.tokens >= 1 - 1e-9:
             self.tokens -= 1
             call.send()
