@@ -68,7 +68,8 @@ def test_the_open_answer_has_the_numbers_of_the_run(source: Any) -> None:
     mine, book = ([f"{share:.0f}" for share in column] for column in zip(*largest))
     assert f"with {book[0]}, {book[1]} and {book[2]} % of the slow time where I have" in text
     assert f"where I have {mine[0]}, {mine[1]} and {mine[2]} %" in text and shares["preemption"][0] < 1
-    worth = re.findall(r"worth (\d+) independent values", said["task-5-beside"])[0]
+    worth, then = re.findall(r"worth (\d+) independent values, by the library: (.+)", said["task-5-beside"])[0]
+    assert then == "too few for an interval" and "ms, if they are independent" in said["task-5-beside"]
     assert f"worth {worth}, fewer than the 368 it takes" in text and int(worth) < 368 == lab.needed(99)
 
 
@@ -114,6 +115,8 @@ def test_neighbours_in_a_queue_are_worth_less_than_independent_values(source: An
         line[:18].strip(): [int(part.split(":")[1].strip(" %")) for part in line[19:].split(",")[1:]]
         for line in lines[:3]
     }
+    nothing = re.findall(r"0.9, (\d+) of 300 samples .* the others have (\d+) on average", "\n".join(lines))[0]
+    assert int(nothing[0]) > 200 and int(nothing[1]) > 30, "hardly any stretch has a crowd in it"
     assert min(shares["independent"]) >= 93 and "200: none" in lines[0]
     assert max(shares["a queue, load 0.5"]) < 75 and max(shares["a queue, load 0.9"]) < 20
 
@@ -127,6 +130,24 @@ def test_the_sketch_by_hand(solved: dict[str, Any]) -> None:
         for value in (3, 1.5, 5, 3.5):
             sketch.add(value)
         assert dict(sketch.counts) == {1: 1, 2: 2, 3: 1} and sketch.percentile(50) == pytest.approx(8 / 3)
+
+
+def test_above_an_edge_only_the_point_of_the_text_is_near_enough(solved: dict[str, Any]) -> None:
+    numbers = draw(5)
+    for error in (0.01, 0.04, 0.2, 1 / 3):
+        for values in (lab.above_edges(error), lab.above_edges(error, numbers)):
+            for made in (solved["Sketch"], lab.Sketch):
+                lab.check_sketch(made, values, error)
+            for power, slip in ((0.5, "in logarithms"), (None, "halfway between the edges")):
+
+                class Other(lab.Sketch):
+                    def percentile(self, q: float, power: float | None = power) -> Any:
+                        found = super().percentile(q)
+                        upper = found and found * (self.gamma + 1) / 2
+                        other = self.gamma**-power if power else (1 + 1 / self.gamma) / 2
+                        return upper and upper * other
+
+                assert slip in told(lab.check_sketch, Other, values, error)
 
 
 def test_no_average_finds_the_p99_of_all_servers() -> None:
@@ -215,6 +236,19 @@ def test_the_drawn_request_of_the_hand_out_shows_every_slip() -> None:
 )
 def test_what_is_said_of_places(wrong: Any, slip: str) -> None:
     assert slip in told(lab.check_ranks, lambda *_: wrong, 1000, 99)
+
+
+def test_where_the_law_just_meets_a_limit_the_place_will_do(solved: dict[str, Any]) -> None:
+    numbers = draw(4)
+    for _ in range(40):
+        n, confidence = lab.meeting(numbers)
+        places = lab.ranks(n, 50, confidence)
+        assert places and tuple(solved["ranks"](n, 50, confidence)) == places and sum(places) == n + 1
+        law = lab.chances(n, 0.5)
+        assert math.fsum(law[: places[0]]) == (1 - confidence) / 2 and math.fsum(law) == 1
+        for wrong in ((places[0] - 1, places[1]), (places[0], places[1] + 1), (places[0] - 1, places[1] + 1)):
+            assert "just is the limit" in told(lab.check_ranks, lambda *_, pair=wrong: pair, n, 50, confidence)
+    assert "just is" not in told(lab.check_ranks, lambda *_: (1, 9), 10, 50)
 
 
 def test_what_is_said_of_an_interval() -> None:

@@ -31,6 +31,7 @@ from underload.labs.tail.order import (
     coverage,
     interval,
     latencies,
+    meeting,
     needed,
     queue_latencies,
     ranks,
@@ -40,6 +41,7 @@ from underload.labs.tail.pictures import draw_coverage, draw_interval, draw_part
 from underload.labs.tail.runs import BLOCKS, ROWS, Run, book, planned, recorded, simulated
 from underload.labs.tail.sketch import (
     Sketch,
+    above_edges,
     check_counts,
     check_merge,
     check_sketch,
@@ -67,6 +69,7 @@ __all__ = [
     "Run",
     "Sketch",
     "Story",
+    "above_edges",
     "attribute",
     "book",
     "bootstrap",
@@ -95,6 +98,7 @@ __all__ = [
     "interval",
     "latencies",
     "leaf_percentile",
+    "meeting",
     "nearest",
     "needed",
     "parts_of",

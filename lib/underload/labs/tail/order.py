@@ -14,8 +14,13 @@ from underload.labs.answers import as_list, as_pair, listed, named, near, number
 Values = Sequence[float]
 
 
+_EXACT = 52  # bits of a float: up to so many values the law of a median is exact, and so are its sums
+
+
 def chances(n: int, p: float) -> list[float]:
     """P(K = k) for k = 0 … n, of how many of n independent values lie below a limit if each does with probability p."""
+    if p == 0.5 and n <= _EXACT:  # exact, so that a place where the law meets a limit is no matter of rounding
+        return [math.comb(n, k) / 2**n for k in range(n + 1)]
     k = np.arange(1, n + 1)
     steps = np.log((n - k + 1) / k) + math.log(p) - math.log1p(-p)
     return np.exp(n * math.log1p(-p) + np.concatenate([[0.0], np.cumsum(steps)])).tolist()
@@ -83,6 +88,13 @@ def queue_latencies(n: int, load: float, draw: Generator) -> list[float]:
 # ------------------------------------------------------------------ task 1
 
 
+def meeting(draw: Generator) -> tuple[int, float]:
+    """How many values, and a confidence at which the law of their median meets both limits exactly, in floats too."""
+    n = int(draw.integers(8, 41))
+    upto = np.cumsum(chances(n, 0.5))
+    return n, 1 - 2 * float(draw.choice(upto[(upto > 0.002) & (upto < 0.2)]))
+
+
 def check_ranks(find: Callable[..., Any], n: int, q: float, confidence: float = 0.95) -> None:
     """The two places.
 
@@ -101,6 +113,7 @@ def check_ranks(find: Callable[..., Any], n: int, q: float, confidence: float = 
     low, high = (number(value, f"{words}: a place") for value in pair)
     one_sided = ranks(n, q, 2 * confidence - 1) if confidence > 0.5 else None
     spread = math.sqrt(n * q / 100 * (1 - q / 100))
+    meets = bool(np.any(np.abs(np.cumsum(chances(n, q / 100)) - (1 - confidence) / 2) <= 1e-12))
     slips = {
         "each side may miss half of what is left, not all of it": one_sided,
         "the places count from 1": (right[0] - 1, right[1] - 1),
@@ -114,6 +127,8 @@ def check_ranks(find: Callable[..., Any], n: int, q: float, confidence: float = 
         ),
     }
     why = next((f" ({slip})" for slip, wrong in slips.items() if wrong == (low, high)), "")
+    if meets and right[0] - low in (0, 1) and high - right[1] in (0, 1):
+        why = " (where P(K ≤ place − 1) just is the limit, the place will do: ≤ and ≥)"
     assert (low, high) == right, (
         f"{words}: the places {low:g} and {high:g}{why}; {right[0]} and {right[1]} are the innermost that leave "
         f"at most {(1 - confidence) / 2:.4g} on each side"

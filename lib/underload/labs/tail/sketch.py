@@ -47,6 +47,16 @@ def nearest(values: Sequence[float], q: float) -> float:
     return sorted(values)[max(1, math.ceil(q / 100 * len(values) - 1e-9)) - 1]
 
 
+def above_edges(error: float, draw: Generator | None = None) -> list[float]:
+    """Values that lie just above the edge of a bucket, three of them or, drawn, five.
+
+    Whatever lies higher in their bucket than the point of the text is off by more than the error there.
+    """
+    gamma = (1 + error) / (1 - error)
+    edges = [0, 3, 6] if draw is None else draw.integers(-40, 40, 5).tolist()
+    return [1.001 * gamma**edge for edge in edges]
+
+
 def servers(seed: int = 0) -> dict[str, list[float]]:
     """Latencies that eight servers saw in a minute. One is ill, and the balancer sends little to it."""
     draw = default_rng(seed + 70)
@@ -82,11 +92,13 @@ def _counts(sketch: Any, words: str) -> dict[Any, float]:
     return {bucket: number(count, f"{words}: what counts has for bucket {bucket}") for bucket, count in counts.items()}
 
 
-def _check_percentile(sketch: Any, values: Sequence[float], q: float, error: float, words: str) -> None:
+def _check_percentile(
+    sketch: Any, values: Sequence[float], q: float, error: float, words: str, slack: float = 1e-9
+) -> None:
     got, right = number(sketch.percentile(q), f"{words}: p{q:g}"), nearest(values, q)
     gamma, ordered = (1 + error) / (1 - error), sorted(values)
-    # A middle of another kind than the one of the text is off by a little more, and will do.
-    if abs(got / right - 1) <= error + error**2 + 1e-9:
+    # A value at an edge may be counted on either side of it, by rounding: from both it is off by no more than `error`.
+    if abs(got / right - 1) <= error + slack:
         return
     bucket = math.ceil(math.log(right) / math.log(gamma) - 1e-9)
     place = max(1, math.ceil(q / 100 * len(values) - 1e-9))
@@ -95,6 +107,10 @@ def _check_percentile(sketch: Any, values: Sequence[float], q: float, error: flo
         "the lower edge of its bucket": gamma ** (bucket - 1),
         "the number of the bucket, not a value in it": float(bucket),
         "2γ^i is still to be divided by γ + 1": 2 * gamma**bucket,
+        "the middle of its bucket in logarithms, from which the lower edge is too far": gamma ** (bucket - 0.5),
+        "halfway between the edges of its bucket, from which the lower edge is too far": (
+            gamma**bucket * (1 + 1 / gamma) / 2
+        ),
     }
     why = next((f" ({slip})" for slip, value in slips.items() if near(got, value)), "")
     for other in (place - 1, place + 1):
@@ -173,7 +189,7 @@ def check_merge(made: Callable[..., Any], parts: Sequence[Sequence[float]], erro
         assert not near(got, average) or abs(average / nearest(whole, q) - 1) <= error, (
             f"{words}: p{q} is {got:.5g}, the average of theirs; read it off the counts of all"
         )
-        _check_percentile(merged, whole, q, error, words)
+        _check_percentile(merged, whole, q, error, words, slack=error**2)  # how it is read off is check_sketch's
     if len(sketches) > 1 and sketches[0].counts:
         sketches[1].merge(sketches[0])
         sketches[0].add(1.0)
