@@ -54,7 +54,7 @@ def above_edges(error: float, draw: Generator | None = None) -> list[float]:
     """
     gamma = (1 + error) / (1 - error)
     edges = [0, 3, 6] if draw is None else draw.integers(-40, 40, 5).tolist()
-    return [1.001 * gamma**edge for edge in edges]
+    return [(1 + error**2 / 10) * gamma**edge for edge in edges]
 
 
 def servers(seed: int = 0) -> dict[str, list[float]]:
