@@ -53,7 +53,7 @@ def above_edges(error: float, draw: Generator | None = None) -> list[float]:
     Whatever lies higher in their bucket than the point of the text is off by more than the error there.
     """
     gamma = (1 + error) / (1 - error)
-    edges = [0, 3, 6] if draw is None else draw.integers(-40, 40, 5).tolist()
+    edges = [0, 3, 6] if draw is None else draw.integers(-8, 20, 5).tolist()
     return [(1 + error**2 / 10) * gamma**edge for edge in edges]
 
 
