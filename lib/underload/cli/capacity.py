@@ -35,8 +35,8 @@ EPILOG = (
     """\
 examples:
   underload capacity --step-time linear:20ms,1ms --prompt 64 --output geometric:32 --slo ttft=1s,tpot=100ms
-  underload capacity --step-time roofline:llama-3-8b,h100-sxm --trace synthetic:azure-conv --slo ttft=1s,tpot=50ms \\
-      --processes 2
+  underload capacity --step-time roofline:llama-3-8b,h100-sxm --trace synthetic:azure-conv --horizon 2min \\
+      --slo ttft=1s,tpot=50ms --processes 2
   underload calibrate pocket --out steps.json
   underload capacity --step-time fitted:steps.json --prompt 64 --output 32 --slo ttft=1s --replicas 4 --down 1
   underload capacity --step-time linear:20ms,1ms --prompt 64 --output 32 --slo ttft=1s --picture capacity.svg
@@ -44,6 +44,7 @@ examples:
 The SLO holds at a rate where --attainment of a run's requests meet every term, the rate is below what the system does
 while its queue never empties, and the queue does not grow over the run. Each run crosses from one to the other at a
 rate of its own; the capacity is the mean of these, with Student's interval over the runs.
+The first example takes about a minute; a trace of an hour, with a model by the roofline, far longer.
 
 """
     + NOTES

@@ -32,9 +32,10 @@ EPILOG = (
     """\
 examples:
   underload simulate --step-time linear:20ms,1ms --rate 5 --requests 2000 --prompt 64 --output geometric:32
-  underload simulate --step-time linear:20ms,1ms --rate 3 --requests 2000 --prompt 64 --output geometric:32 \\
+  underload simulate --step-time linear:20ms,1ms --rate 2 --requests 2000 --prompt 64 --output geometric:32 \\
       --batching greedy --batch-size 16
-  underload simulate --step-time roofline:llama-3-8b,h100-sxm --trace synthetic:azure-conv --slo ttft=1s,tpot=50ms
+  underload simulate --step-time roofline:llama-3-8b,h100-sxm --trace synthetic:azure-conv --horizon 2min \\
+      --slo ttft=1s,tpot=50ms
   underload calibrate pocket --out steps.json
   underload simulate --step-time fitted:steps.json --rate 5 --horizon 10min --prompt 64 --output geometric:32 \\
       --trace-out run.json.gz
