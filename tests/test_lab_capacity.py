@@ -565,11 +565,11 @@ def test_the_leaderboard_holds_whatever_a_class_hands_in(source: Any, tmp_path: 
     for name, words in (
         ("crashes", "ZeroDivisionError"),
         ("hangs", "did not end within 2 s"),
-        ("knows-the-book", "another burst"),
+        ("knows-the-book", "burst"),
         ("puts-another-score", "score.share_kept"),
         ("takes-the-library", "Shed"),
         ("makes-the-burst", "burst"),
-        ("rebuilds-the-burst", "another burst"),
+        ("rebuilds-the-burst", "burst"),
         ("reads-the-seed", "names hidden_seed"),
         ("says-nan", "admit() says True or False, got nan"),
     ):
