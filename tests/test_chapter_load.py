@@ -205,6 +205,7 @@ def test_without_a_waiting_room_more_than_half_are_turned_away() -> None:
 
 def test_the_recording_says_what_it_is(recording: dict[str, Any]) -> None:
     assert recording["machine"]["cpu"] and re.fullmatch(r"20\d\d-\d\d-\d\d", recording["date"])
+    assert "scheduling priority" in recording["note"]
     assert recording["command"] in PAGE.read_text("utf-8")
     assert {row["users"] for row in recording["rows"]} == {None, 1, 2, 4, 8, 16}
 
@@ -226,7 +227,7 @@ def test_the_two_tests_disagree_and_neither_lies(recording: dict[str, Any]) -> N
     # by the unfavourable end of either interval
     assert second["from_schedule"]["mean"][1] > 3 * first["from_schedule"]["mean"][2]
     low, high = second["from_schedule"]["mean"][1:]
-    assert (high - low) / 2 < 0.5 * second["from_schedule"]["mean"][0]
+    assert (high - low) / 2 < 0.25 * second["from_schedule"]["mean"][0]
 
 
 def test_closed_runs_keep_their_law_and_sends_see_no_load(recording: dict[str, Any]) -> None:
