@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -472,15 +471,27 @@ print(fingerprint.restore())
     assert ran.stdout == "[]\n", ran
 
 
-def test_a_fingerprint_is_quick_and_names_what_it_puts_back() -> None:
+def test_a_fingerprint_is_quick() -> None:
+    """In a process that holds what one holds that runs a lab's cells, whatever else these tests have loaded."""
+    code = """
+import time, underload.labs.latency_budget
+from underload.course import watch
+taken = []
+for _ in range(5):
+    start = time.process_time()
+    watch.Fingerprint()
+    taken.append(time.process_time() - start)
+print(min(taken))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(underload.__file__).parents[1])}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert float(ran.stdout) < 0.05
+
+
+def test_a_fingerprint_names_what_it_puts_back() -> None:
     import underload.labs.latency_budget as lab
 
-    taken = []
-    for _ in range(5):
-        start = time.process_time()
-        fingerprint = watch.Fingerprint()
-        taken.append(time.process_time() - start)
-    assert min(taken) < 0.05
+    fingerprint = watch.Fingerprint()
     assert fingerprint.restore() == []
     kept: dict[str, Any] = {"number": points.number, "card": points.Points.check, "code": points.card.__code__}
     points.number = lambda value: "x"  # type: ignore[assignment]

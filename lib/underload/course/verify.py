@@ -3,9 +3,11 @@ they should, and no other task's points with them.
 
 A wrong answer runs from the lab's state before its task: one process goes through the solution once and is forked
 where a task begins, so that a wrong answer costs a fork and the cells that it can reach: its own task's, and what reads
-a name that they bind, however indirectly. The first wrong answer of each task runs with everything after it, so that a
-task that reaches others by another way is noticed too. Of each lab one wrong answer is graded end to end besides, as a
-submission. The solution's marks are those that the run under nbval stored and compared; here they are read.
+a name that they bind, however indirectly. Before its first wrong answer each task is gone through once in that process,
+so that what its checks remember is in memory. The first wrong answer of each task runs with everything after it, so
+that a task that reaches others by another way is noticed too. Of each lab one wrong answer is graded end to end
+besides, as a submission. The solution's marks are those that the run under nbval stored and compared; here they are
+read.
 """
 
 from __future__ import annotations
@@ -135,6 +137,7 @@ def _run_all(
             if step.role == "answer" and step.task not in seen:
                 seen.add(str(step.task))
                 mine = [one for one in answers if one.task == step.task]
+                process.run(_rehearsal(steps, step.task), name="rehearsal")
                 rests = [
                     steps[index:] if place == 0 else reached(one, steps, reads, index) for place, one in enumerate(mine)
                 ]
@@ -158,6 +161,15 @@ def _run_all(
                 if error:
                     yield f"the cell {step.name} fails with the solutions before it: {error}"
         found.seconds_each = spent / max(1, len(answers))
+
+
+def _rehearsal(steps: Sequence[Step], task: str | None) -> str:
+    """A cell that runs a task's solution and its tests beside the notebook's names, and leaves none: what its checks
+    keep of the runs that they set an answer's beside is then there in every fork. It may fail; nothing is judged."""
+    code = "\n\n".join(
+        as_python(step.source) for step in steps if step.task == task and step.role in ("answer", "test")
+    )
+    return f"exec(compile({code!r}, '<rehearsal>', 'exec'), dict(globals()))"
 
 
 def reached(one: Wrong, steps: Sequence[Step], reads: Sequence[frozenset[str]], begin: int) -> list[Step]:

@@ -29,6 +29,7 @@ import builtins
 import contextlib
 import functools
 import importlib
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -68,7 +69,10 @@ EARLY = ("numpy.random", "numpy.linalg", "numpy.testing", "underload.request", "
 
 SWITCHED_OFF = "the watch over library calls was switched off"
 _ABSENT = object()
+_RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _CONSTANT = (int, float, str, bytes, tuple, frozenset)
+#: Most of what there is, with nothing in it that is looked at one by one.
+_DATA = {type(None), bool, int, float, str, bytes, tuple, list, dict, set, frozenset}
 _DEEP = 1000  # entries of a container that are looked at
 #: What compares is Python's own, also where an answer has put another into builtins.
 _all, _map, _len = all, map, len
@@ -164,6 +168,8 @@ class Fingerprint:
 
     def _add_frozen(self, path: str, value: Any) -> None:
         """A frozen dataclass's object, which nothing honest changes."""
+        if type(value) in _DATA:
+            return
         about = getattr(type(value), "__dataclass_params__", None)
         if about is not None and about.frozen and hasattr(value, "__dict__"):
             self._frozen.setdefault(id(value), (path, value, dict(vars(value))))
@@ -178,6 +184,8 @@ class Fingerprint:
                 self._add_class(f"{path}.{attribute}", value)
 
     def _add_function(self, path: str, value: Any) -> None:
+        if type(value) in _DATA:
+            return
         for function in _functions(value):
             self._functions.setdefault(id(function), _Function(path, function))
 
@@ -370,6 +378,23 @@ def looks(code: Iterable[CodeType]) -> set[tuple[Any, ...]]:
     return found
 
 
+class _Heard(str):
+    """The name of an event as a dictionary's key, which calls a function when it is looked up."""
+
+    then: Callable[[], None]
+
+    def __new__(cls, name: str, then: Callable[[], None]) -> _Heard:
+        heard = super().__new__(cls, name)
+        heard.then = then
+        return heard
+
+    def __eq__(self, other: object) -> bool:
+        self.then()
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
 @dataclass
 class Watch:
     """Watches a test for calls of the library's own version by the student's code.
@@ -390,13 +415,14 @@ class Watch:
     used: str = ""
     _codes: dict[tuple[str, str], str] = field(default_factory=dict)
     _exact: dict[CodeType, str] = field(default_factory=dict)
-    _names: set[str] = field(default_factory=set)
+    _lines: set[int] = field(default_factory=set)
     _values: dict[int, tuple[Any, str]] = field(default_factory=dict)
     _classes: list[tuple[type, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._thread = threading.get_ident()
         self._on = False
+        self._places: dict[int, tuple[CodeType, str]] = {}
         for dotted in self.library:
             value = resolve(dotted)
             self._values[id(value)] = value, dotted
@@ -418,7 +444,9 @@ class Watch:
             code = function.__code__
             if code.co_filename != home and not code.co_filename.startswith("<"):
                 continue  # a wrapper that the function got from elsewhere, such as contextlib
-            self._names.add(code.co_name)
+            self._lines.add(code.co_firstlineno)
+            if code.co_flags & _RESUMED:
+                self._lines.update(line for _, _, line in code.co_lines() if line is not None)
             if code.co_filename.startswith("<"):  # made by dataclass and the like: such names occur many times over
                 self._exact.setdefault(code, dotted)
             else:
@@ -426,10 +454,12 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._seen = self._make()
-        if self._names:
+        if self._lines:
             threading.setprofile(self._seen)
             sys.setprofile(self._seen)
-            sys.addaudithook(self._touched)
+            # A hook is told of every look at a frame's code: the dictionary, compiled, passes on only what it has.
+            heard: Callable[..., Any] = {_Heard("sys.setprofile", self._touched): None}.get
+            sys.addaudithook(heard)
             self._on = True
         return self
 
@@ -441,26 +471,35 @@ class Watch:
             sys.setprofile(None)
             threading.setprofile(None)
 
-    def _touched(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """An audit hook: somebody sets the profile function, and it is no thread that begins."""
-        if event == "sys.setprofile" and self._on and not self.used:
-            caller = sys._getframe(1).f_code
+    def _touched(self) -> None:
+        """Somebody sets the profile function, and it is no thread that begins."""
+        if self._on and not self.used:
+            caller = sys._getframe(2).f_code
             if (caller.co_filename, caller.co_name) != (threading.__file__, "_bootstrap_inner"):
                 self.used = SWITCHED_OFF
 
     def _make(self) -> Callable[[FrameType, str, Any], None]:
-        names, codes, exact = self._names, self._codes, self._exact
+        codes, exact = self._codes, self._exact
+        # By line, what was called there and whether it is watched: code objects are told apart by identity, since a
+        # look at what is in them takes longer than most calls.
+        met: dict[int, list[tuple[CodeType, str | None]]] = {line: [] for line in self._lines}
 
         def seen(frame: FrameType, event: str, argument: Any) -> None:
-            # called at every call and return in the test: the first comparison must settle nearly all of them
-            if event != "call":
+            # Called at every call and return in the test, so that most must be settled at once: by the line on which
+            # the function begins, or its generator goes on. To ask a frame for its code tells all audit hooks.
+            if event != "call" or frame.f_lineno not in met:
                 return
             code = frame.f_code
-            if code.co_name not in names:
-                return
-            dotted = codes.get((code.co_filename, code.co_qualname)) or exact.get(code)
-            if dotted and not self.used and self._above(frame):
-                self.used = dotted
+            here = met[frame.f_lineno]
+            for one, dotted in here:
+                if one is code:
+                    found = dotted
+                    break
+            else:
+                found = codes.get((code.co_filename, code.co_qualname)) or exact.get(code)
+                here.append((code, found))
+            if found and not self.used and self._above(frame):
+                self.used = found
 
         return seen
 
@@ -468,23 +507,36 @@ class Watch:
         """Whether the student's code called this, directly or not. In a thread of its own, it started the thread."""
         if threading.get_ident() != self._thread:
             return True
+        places = self._places
         above = frame.f_back
         while above is not None:
-            if look(above.f_code) in self.test:
+            code = above.f_code
+            known = places.get(id(code))
+            if known is None:
+                known = places[id(code)] = code, self._place(code)
+            place = known[1]
+            if place == "test":
                 return False  # the test's own call, even where the answer drew on something that the test gave it
-            if self._theirs(above):
+            if place == "theirs" or (not place and self._foreign(above)):
                 return True
             above = above.f_back
         return False
 
-    def _theirs(self, frame: FrameType) -> bool:
-        """Whether a frame is of the student's code. A file's name is what `compile` was told, and proves nothing."""
-        code, space = frame.f_code, frame.f_globals
-        if look(code) in self.given:
-            return False
+    def _place(self, code: CodeType) -> str:
+        """Where code stands: in the "test", in a "given" cell, or in a cell or file of "theirs". A file's name is what
+        `compile` was told, and proves nothing: of all other code, "", the frame must say whose it is."""
+        found = look(code)
+        if found in self.test:
+            return "test"
+        if found in self.given:
+            return "given"
         file = code.co_filename
-        if file.startswith("<cell ") or (self.folder and file.startswith(self.folder)):
-            return True
+        return "theirs" if file.startswith("<cell ") or (self.folder and file.startswith(self.folder)) else ""
+
+    @staticmethod
+    def _foreign(frame: FrameType) -> bool:
+        """Whether the globals of a frame are not those of the module that its code says it is of."""
+        file, space = frame.f_code.co_filename, frame.f_globals
         # What `exec` compiled has the notebook's own globals, or new ones; a module's are the module's.
         name = space.get("__name__", "__main__")
         module = sys.modules.get(name) if isinstance(name, str) and name != "__main__" else None

@@ -479,6 +479,7 @@ class Empirical(Moments):
             raise UnderloadError(f"values must be finite, none negative and one above 0 s at least, got {what}")
         arguments.within_reach("the largest value", float(found[-1]), "s")
         self._values = found
+        self._mean = float(found.mean())  # asked for at every draw, by whoever tells services apart
         # _after[i]: the sum of the values from the i-th on.
         self._after = np.concatenate([np.cumsum(found[::-1])[::-1], [0.0]])
 
@@ -489,11 +490,11 @@ class Empirical(Moments):
         return isinstance(other, Empirical) and np.array_equal(self._values, other._values)
 
     def __hash__(self) -> int:
-        return hash((self._values.size, self.mean))
+        return hash((self._values.size, self._mean))
 
     @property
     def mean(self) -> float:
-        return float(self._values.mean())
+        return self._mean
 
     @property
     def second_moment(self) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator, default_rng
 
 from underload.labs.hedging.budget import most_above
-from underload.labs.hedging.stage import all_answered, drawn_service, simulated
+from underload.labs.hedging.stage import all_answered, drawing_from, drawn_service, simulated, state_of
 from underload.metrics import percentile
 from underload.queueing.service import Service
 from underload.simulation import Call, ClusterRun, Episodes, JoinShortestQueue, Once, StationReplica
@@ -102,8 +102,7 @@ def check_learns(made: Made, draw: Generator, factor: float) -> None:
     Raises:
         AssertionError: naming the p99s, the delays, or the share of calls that take longer.
     """
-    service = drawn_changing(draw, factor)
-    run, words = _day(made, service)
+    service, run, words = _day(made, draw, factor)
     for when, mine, one in zip(_WHEN, service.halves(run), service.halves(service.once)):
         assert mine <= GAIN * one, (
             f"{words}: {when} noon the p99 is "
@@ -127,8 +126,7 @@ def check_keeps(made: Made, draw: Generator, factor: float) -> None:
     Raises:
         AssertionError: naming the stretch.
     """
-    service = drawn_changing(draw, factor)
-    run, words = _day(made, service)
+    _, run, words = _day(made, draw, factor)
     over, begin, end = most_above(run, SHARE)
     assert over <= ALLOWED, (
         f"{words}: from {begin:.3f} to {end:.3f} s there are {over:.1f} more copies than {SHARE:g} for each call; "
@@ -136,9 +134,21 @@ def check_keeps(made: Made, draw: Generator, factor: float) -> None:
     )
 
 
-def _day(made: Made, service: Changing) -> tuple[ClusterRun, str]:
-    """A day under a policy, and what day it was, in words."""
+def _day(made: Made, draw: Generator, factor: float) -> tuple[Changing, ClusterRun, str]:
+    """A drawn service, its day under a policy, and what day it was, in words. The draw stays where it is."""
+    service = _service(state_of(draw), factor)
     words = f"{CALLS} calls, {service.factor:g} times as long from noon ({service.noon:.3f} s) on, a share of {SHARE:g}"
-    run = service.run(made(SHARE))
+    run = _run(made, service)
     all_answered(run, words)
-    return run, words
+    return service, run, words
+
+
+@lru_cache(maxsize=8)
+def _service(state: str, factor: float) -> Changing:
+    return drawn_changing(drawing_from(state), factor)
+
+
+@lru_cache(maxsize=4)
+def _run(made: Made, service: Changing) -> ClusterRun:
+    """Once for all that is asked of a day."""
+    return service.run(made(SHARE))
