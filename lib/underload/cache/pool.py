@@ -122,7 +122,7 @@ class BlockPool:
             if not self._ref_counts[number]:
                 del self._cached[number]
             self._ref_counts[number] += 1
-        found += [self._take() for _ in range(fresh)]
+        found += self._take(fresh)
         if chain is not None and self.prefix_caching:
             self.counters.queries += tokens
             self.counters.hits += hits * self.block_size
@@ -152,7 +152,7 @@ class BlockPool:
         self.tables.require(table)
         more = blocks_for(tokens, self.block_size) - len(table.blocks)
         self._require_room(more, self._room())
-        table.blocks += [self._take() for _ in range(more)]
+        table.blocks += self._take(more)
 
     def ready(self, table: BlockTable, position: int) -> bool:
         """Whether the token at `position` can be written as things are: no block to take, none to copy. Changes
@@ -182,7 +182,7 @@ class BlockPool:
         self._require_room(len(shared), self._room())
         copies = []
         for place in shared:
-            source, destination = table.blocks[place], self._take()
+            source, (destination,) = table.blocks[place], self._take(1)
             self._ref_counts[source] -= 1
             table.blocks[place] = destination
             copies.append((source, destination))
@@ -270,7 +270,8 @@ class BlockPool:
         # blocks:  [0, num_hashed)        [num_hashed, ...)              [..., end)
         #          valid: kept as cached  pending: the promise breaks    open: nothing to find it by, so free
         for number in reversed(table.blocks):
-            self._break_promise(number, table)
+            if number in self._writers:
+                self._break_promise(number, table)
             self._release(number)
         self.tables.remove(table)
 
@@ -315,24 +316,29 @@ class BlockPool:
         room = len(self._free) + len(self._cached)
         return room - sum(not self._ref_counts[number] for number in found) if found else room
 
-    def _take(self) -> int:
-        """A block for new content: a free one, or the cached one that has been out of use for longest."""
-        if self._free:
-            number = self._free.pop()
-        else:
+    def _take(self, count: int) -> list[int]:
+        """Blocks for new content: free ones, then cached ones, that out of use for longest first. There are as many."""
+        kept = max(len(self._free) - count, 0)
+        taken = self._free[kept:][::-1]
+        del self._free[kept:]
+        while len(taken) < count:
             number, _ = self._cached.popitem(last=False)
             self.index.forget(number)
             self.counters.evictions += 1
-        self._ref_counts[number] = 1
-        self.counters.allocations += 1
-        return number
+            taken.append(number)
+        for number in taken:
+            self._ref_counts[number] = 1
+        self.counters.allocations += count
+        return taken
 
     def _release(self, number: int) -> None:
         """One holder fewer. Without any, a block is cached if it can be found, and free if not."""
-        self._ref_counts[number] -= 1
-        if self._ref_counts[number]:
+        self._ref_counts[number] = left = self._ref_counts[number] - 1
+        if left:
             return
-        if self.index.keeps(number):
+        if self.index.names[number] is None:
+            self._free.append(number)
+        elif self.index.keeps(number):
             self._cached[number] = None
         else:
             self._make_free(number)

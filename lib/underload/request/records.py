@@ -32,7 +32,7 @@ class StepSize(Protocol):
     def logit_rows(self) -> int: ...
 
 
-@dataclass
+@dataclass(slots=True)
 class Timeline:
     """Every instant of one request, in seconds on one clock; None until it has happened.
 
@@ -76,7 +76,7 @@ class Timeline:
         return len(self.token_times)
 
 
-@dataclass
+@dataclass(slots=True)
 class StepRecord:
     """One step of a model: how much was computed (the names of `StepSize`), how long, at what cost in bytes and FLOPs.
 

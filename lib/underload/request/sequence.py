@@ -34,7 +34,7 @@ class SequenceState(StrEnum):
     FINISHED = "finished"
 
 
-@dataclass
+@dataclass(slots=True)
 class BlockTable:
     """Which cache blocks hold a sequence's keys and values.
 
@@ -56,7 +56,7 @@ class BlockTable:
         return len(self.blocks) * self.block_size
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class Sequence:
     """One sample of a request as it grows.
 
@@ -89,6 +89,7 @@ class Sequence:
     preemptions: int = 0
     last_turn: int = -1  # when it was part of a plan last, counted in turns of all sequences
     max_len: int = 0  # tokens it has at most, prompt and output, once a scheduler has taken it
+    own_until: int = 0  # tokens not computed yet, before this one: their blocks are there, and nobody else's
 
     @property
     def output_ids(self) -> list[int]:
@@ -106,7 +107,7 @@ class Sequence:
         return len(self.request.sequences)
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class Request:
     """What a client asked, with the sequences (n samples) that answer it.
 
@@ -141,7 +142,9 @@ class Request:
     def __post_init__(self) -> None:
         name = self.request_id
         try:
-            self.prompt_ids = list(map(index, self.prompt_ids))  # of an array, too; no float passes for an id
+            # Of an array, too; no float passes for an id. What adds up to an int is ints already.
+            ids = self.prompt_ids if type(sum(self.prompt_ids)) is int else map(index, self.prompt_ids)
+            self.prompt_ids = list(ids)
         except TypeError as error:
             raise InvalidRequest(
                 f"request {name!r}: a prompt is token ids, which are whole numbers: {error}"

@@ -85,30 +85,21 @@ class Continuous(Batching):
 
     def fill(self, step: Step) -> None:
         running = list(step.running)
-        decoding: list[Sequence] = []
-        prompts: list[Sequence] = []
-        for sequence in running:
-            (decoding if step.behind(sequence) <= 1 else prompts).append(sequence)
+        prompts = step.prompts
+        behind = set(prompts)
+        decoding = [sequence for sequence in running if sequence not in behind] if behind else list(running)
         if len(running) > step.budget:
             decoding.sort(key=_last_turn)
             running.sort(key=_last_turn)
         whole = not self.chunked_prefill
-        whole = not self.chunked_prefill
         if whole or self.prefill == "prefill-first":
-            self._run(step, prompts)
+            step.run_each(prompts, step.budget, whole=whole)
             step.admit_in_order(whole=whole)
             if not (step.num_work and self.prefill == "prefill-first"):
-                self._run(step, decoding)
+                step.run_each(decoding, step.budget, whole=whole)
             return
-        self._run(step, running if self.prefill == "mixed" else decoding + prompts)
+        step.run_each(running if self.prefill == "mixed" else decoding + prompts, step.budget)
         step.admit_in_order()
-
-    def _run(self, step: Step, sequences: list[Sequence]) -> None:
-        for sequence in sequences:
-            if not step.budget:
-                return
-            if self.chunked_prefill or step.behind(sequence) <= step.budget:
-                step.run(sequence, step.budget)
 
 
 class _Gathering(Batching):

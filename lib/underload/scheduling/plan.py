@@ -114,6 +114,7 @@ class Sampled:
 
     An executor says STOP (only it sees what was said) and ERROR (with a message; the token counts for nothing then);
     the limits on length are the scheduler's. `draw` carries log-probabilities and the like through to the caller.
+    One object may stand in several results, so that who wants another takes a copy.
     """
 
     token_id: int

@@ -92,14 +92,14 @@ class Repeat:
                     pool.publish(sequence.table, sequence.chain, sequence.num_computed + step + 1)
                 state = Blocks(pool.num_used, pool.num_free, pool.num_cached)
             states.append(state)
-        full = self._open(self._events[(k - 1) % size], k - 1)
+        full = set(self._open(self._events[(k - 1) % size], k - 1))
         for sequence, stops in zip(sequences, stopped):
-            sequence.num_computed += k
-            sequence.num_scheduled = sequence.num_computed
+            sequence.num_computed = sequence.num_scheduled = computed = sequence.num_computed + k
             if sequence in full:
                 assert sequence.table is not None
-                pool.publish(sequence.table, sequence.chain, sequence.num_computed)
-            scheduler.end_if_complete(sequence, FinishReason.STOP if stops else None, now)
+                pool.publish(sequence.table, sequence.chain, computed)
+            if stops or computed + 1 >= sequence.max_len:
+                scheduler.end_if_complete(sequence, FinishReason.STOP if stops else None, now)
         scheduler.steps_taken(k)
         states.append(Blocks(pool.num_used, pool.num_free, pool.num_cached))
         return states

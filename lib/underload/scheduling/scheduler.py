@@ -263,6 +263,7 @@ class Scheduler:
             first, last = table.num_hashed, len(sequence.host_blocks)
             plan.swap_in += zip(sequence.host_blocks[first:last], table.blocks[first:last])
         sequence.table = table
+        sequence.own_until = table.capacity
         sequence.num_computed = sequence.num_scheduled = max(cached, sequence.host_tokens)
         self._leave(self.waiting, sequence)
         sequence.state = SequenceState.RUNNING
@@ -365,21 +366,21 @@ class Scheduler:
         self._in_flight.popleft()
         for sequence in plan.admitted:
             self._drop_host(sequence)
-        publish, block_size = self.pool.publish, self.pool.block_size
+        publish, block_size, names_blocks = self.pool.publish, self.pool.block_size, self.names_blocks
         for work, sampled in zip(plan.work, result.sampled):
             sequence, start, stop = work.sequence, work.start, work.stop
+            request, table = sequence.request, sequence.table
             sequence.num_computed = stop
-            if sequence.request is not None:
-                sequence.request.aborts = 0
-            if sequence.finished:
+            if request is not None:
+                request.aborts = 0
+            if sequence.finish_reason is not None:
                 self._end(sequence)  # it ended in a step before this one, and what this one drew is nobody's
                 continue
-            table = sequence.table
-            if self.names_blocks and table is not None and stop >= (table.num_hashed + 1) * block_size:
+            if names_blocks and table is not None and stop >= (table.num_hashed + 1) * block_size:
                 publish(table, sequence.chain, stop)  # a full block is not known yet
             if (stop - start > 1 or start < sequence.prompt_len or not sampled) and not sequence.index:
-                assert sequence.request is not None
-                sequence.request.timeline.prefills.append((now, start, stop))
+                assert request is not None
+                request.timeline.prefills.append((now, start, stop))
             if not sampled:
                 continue
             if len(sampled) > 1:
@@ -396,7 +397,7 @@ class Scheduler:
             return None
         if len(running) + len(self.held) > self.max_num_batched_tokens:
             return None
-        most = MAX_ID
+        most, size, names_blocks = MAX_ID, pool.block_size, self.names_blocks
         for sequence in running:
             assert sequence.table is not None
             computed, length = sequence.num_computed, len(sequence.tokens)
@@ -404,9 +405,9 @@ class Scheduler:
                 return None
             if sequence.max_len - length < most:
                 most = sequence.max_len - length
-            if computed % pool.block_size and not pool.ready(sequence.table, computed):
+            if computed >= sequence.own_until and computed % size and not pool.ready(sequence.table, computed):
                 return None  # a copy is owed
-            if self.names_blocks and sequence.table.num_hashed != computed // pool.block_size:
+            if names_blocks and sequence.table.num_hashed != computed // size:
                 return None  # blocks that came back from the host, say, become known in the next step
         if self.waiting and not self.batching.keeps_finished and self._may_come_in(self.waiting[0], most):
             return None
@@ -456,13 +457,16 @@ class Scheduler:
         """
         if not self._in_flight or self._in_flight[0] is not plan:
             raise UnderloadError(f"plan {plan.number} is not the oldest in flight; commit plans once, and in order")
-        got, wanted = [len(sampled) for sampled in result.sampled], [work.samples for work in plan.work]
-        if got != wanted:
-            raise UnderloadError(f"plan {plan.number} wants {wanted} samples for its works, and the result has {got}")
-        for draws in result.sampled:
+        fits = len(result.sampled) == len(plan.work)
+        for work, draws in zip(plan.work, result.sampled):
+            fits = fits and len(draws) == work.samples
             for sampled in draws:
-                if not (type(sampled.token_id) is int and -MAX_ID <= sampled.token_id <= MAX_ID):
-                    _require_id(sampled.token_id, plan)
+                token_id = sampled.token_id
+                if not (type(token_id) is int and -MAX_ID <= token_id <= MAX_ID):
+                    _require_id(token_id, plan)
+        if not fits:
+            got, wanted = [len(draws) for draws in result.sampled], [work.samples for work in plan.work]
+            raise UnderloadError(f"plan {plan.number} wants {wanted} samples for its works, and the result has {got}")
         if result.duration is not None and not 0 <= result.duration < inf:
             raise UnderloadError(
                 f"plan {plan.number} took {result.duration} s, by its result; a step takes 0 s or more"
@@ -475,6 +479,7 @@ class Scheduler:
         assert request is not None
         assert first.table is not None
         request.forked = True
+        first.own_until = 0
         self.num_slots -= len(draws)
         for sequence, sampled in zip(request.sequences[1:], draws):
             try:
@@ -498,11 +503,14 @@ class Scheduler:
             request.error = sampled.error
             self._finish(sequence, FinishReason.ERROR, now)
             return
-        sequence.tokens.append(index(sampled.token_id))
-        sequence.num_drawing = max(sequence.num_drawing - 1, 0)
-        if sequence.index == 0:
+        tokens = sequence.tokens
+        tokens.append(index(sampled.token_id))
+        if sequence.num_drawing:
+            sequence.num_drawing -= 1
+        if not sequence.index:
             request.timeline.token_times.append(now)
-        self.end_if_complete(sequence, sampled.finish_reason, now)
+        if sampled.finish_reason is not None or len(tokens) >= sequence.max_len:
+            self.end_if_complete(sequence, sampled.finish_reason, now)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         request = sequence.request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,15 @@ class Step:
         return self._scheduler.running
 
     @property
+    def prompts(self) -> list[Sequence]:
+        """Running sequences that have more than one token to compute: prompts, and what is computed again."""
+        return [
+            sequence
+            for sequence in self._scheduler.running
+            if len(sequence.tokens) + sequence.num_drawing - sequence.num_scheduled > 1
+        ]
+
+    @property
     def held(self) -> SequenceOf[Sequence]:
         """Finished members of a static batch that is not over."""
         return self._scheduler.held
@@ -79,18 +89,56 @@ class Step:
         Returns:
             Tokens computed; 0 if it runs no more, has nothing to compute, or finds no blocks.
         """
-        count = min(len(sequence.tokens) + sequence.num_drawing - sequence.num_scheduled, tokens, self.budget)
-        if count <= 0 or sequence.state is not _RUNNING:
-            return 0
-        request = sequence.request
-        if request is not None and (request.cancelled or (request.aborts and self._would_mix(request))):
-            return 0
-        start, table = sequence.num_scheduled, sequence.table
-        assert table is not None
-        if (count > 1 or not self._scheduler.pool.ready(table, start)) and not self._make_room(sequence, start + count):
-            return 0
-        self._take(sequence, count)
-        return count
+        before = self.budget
+        self.run_each((sequence,), tokens)
+        return before - self.budget
+
+    def run_each(self, sequences: Iterable[Sequence], tokens: int, *, whole: bool = False) -> None:
+        """`run` for several, one after the other, while the budget lasts.
+
+        Args:
+            whole: leave out those whose tokens do not all fit what the budget has left.
+        """
+        # Most of a simulation's time is spent here and in `Scheduler.commit`, once for each sequence and step: so
+        # nothing is looked up, and nobody asked, that need not be.
+        scheduler, take = self._scheduler, self._plan.work.append
+        unseen, names_blocks, ready = scheduler.unseen, scheduler.names_blocks, scheduler.pool.ready
+        budget, turn = self.budget, scheduler.turns
+        for sequence in sequences:
+            if not budget:
+                break
+            start, known = sequence.num_scheduled, len(sequence.tokens)
+            end = known + sequence.num_drawing
+            count = end - start
+            if count > tokens or count > budget:
+                if whole and count > budget:
+                    continue
+                count = min(tokens, budget)
+            if count <= 0 or sequence.state is not _RUNNING:
+                continue
+            request, table = sequence.request, sequence.table
+            if request is not None and (request.cancelled or (request.aborts and self._would_mix(request))):
+                continue
+            assert table is not None
+            stop = start + count
+            written = stop <= sequence.own_until or (count == 1 and ready(table, start))
+            if not written and not self._make_room(sequence, stop):
+                continue
+            samples, last = 0, False
+            if stop == end:
+                samples = 1 if sequence.index or stop > sequence.prompt_len else sequence.width
+                last = stop + 1 >= sequence.max_len
+                if unseen is not None and samples == 1 and not last and unseen(sequence):
+                    sequence.num_drawing += 1
+            sequence.num_scheduled = stop
+            sequence.last_turn = turn
+            turn += 1
+            # Else no block gets full that is not known, or nobody can tell yet what will be in it.
+            if names_blocks and (table.num_hashed + 1) * table.block_size <= stop <= known:
+                scheduler.pool.announce(table, sequence.chain, stop)
+            take(Work(sequence, start, stop, samples, last))
+            budget -= count
+        self.budget, scheduler.turns = budget, turn
 
     def admit(self, sequence: Sequence, tokens: int, *, whole: bool = False) -> int | None:
         """Take a waiting sequence out of the queue: a slot, blocks for all tokens it has, and work for `tokens` of
@@ -120,10 +168,7 @@ class Step:
             if len(sequence.tokens) - max(known, sequence.host_tokens) > min(tokens, self.budget):
                 return None
         scheduler.begin(sequence, self._plan, self.now)
-        count = min(len(sequence.tokens) - sequence.num_scheduled, tokens, self.budget)
-        if count > 0:
-            self._take(sequence, count)
-        return count
+        return self.run(sequence, tokens)
 
     def admit_in_order(self, *, whole: bool = False) -> None:
         """Admit from the front of the queue, with all tokens that the budget has left, until one has to wait.
@@ -161,28 +206,6 @@ class Step:
         others = (work.sequence.request for work in self._plan.work)
         return any(one is not None and one is not request and one.aborts >= least for one in others)
 
-    def _take(self, sequence: Sequence, count: int) -> None:
-        scheduler = self._scheduler
-        start = sequence.num_scheduled
-        stop = start + count
-        samples, last = 0, False
-        known = len(sequence.tokens)
-        if stop == known + sequence.num_drawing:
-            samples = 1 if sequence.index or stop > sequence.prompt_len else sequence.width
-            last = stop + 1 >= sequence.max_len
-            if scheduler.unseen is not None and samples == 1 and not last and scheduler.unseen(sequence):
-                sequence.num_drawing += 1
-        sequence.num_scheduled = stop
-        sequence.last_turn = scheduler.turns
-        scheduler.turns += 1
-        table = sequence.table
-        assert table is not None
-        # Else no block gets full that is not known, or nobody can tell yet what will be in it.
-        if scheduler.names_blocks and (table.num_hashed + 1) * table.block_size <= stop <= known:
-            scheduler.pool.announce(table, sequence.chain, stop)
-        self._plan.work.append(Work(sequence, start, stop, samples, last))
-        self.budget -= count
-
     def _make_room(self, sequence: Sequence, stop: int) -> bool:
         """Blocks for the tokens up to `stop`, its own to write; whether there were any left by preempting others."""
         scheduler, plan, table = self._scheduler, self._plan, sequence.table
@@ -203,4 +226,5 @@ class Step:
             if copies:
                 plan.copies += copies
                 plan.copied.append(sequence)
+            sequence.own_until = -(-stop // table.block_size) * table.block_size
             return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,7 @@ class CostModelExecutor:
         self.vocabulary = vocabulary
         self.seed = seed
         self._answers: dict[Request, _Answer] = {}  # of live requests
+        self._said: dict[int, list[Sampled]] = {}  # by id
         self.output_tokens = dict(output_tokens or {})
         if vocabulary < 1:
             raise UnderloadError(f"a vocabulary has at least 1 token, got {vocabulary}")
@@ -68,7 +70,21 @@ class CostModelExecutor:
 
     def execute(self, plan: Plan) -> StepResult:
         """The tokens of a plan, and how long it took."""
-        sampled = [self._sample(work.sequence, work.samples) for work in plan.work]
+        sampled: list[list[Sampled]] = []
+        answers, said = self._answers, self._said
+        for work in plan.work:
+            sequence, samples = work.sequence, work.samples
+            request = sequence.request
+            assert request is not None
+            answer = answers.get(request) or self._answer(request)
+            at = len(sequence.tokens) - sequence.prompt_len
+            if samples == 1 and at + 1 < answer.most:
+                known = answer.known[sequence.index]
+                token_id = known[at] if at < len(known) else answer.id(sequence.index, at)
+                sampled.append(said.get(token_id) or self._say(token_id))
+            else:
+                reason = FinishReason.STOP if at + 1 >= answer.most else None
+                sampled.append([Sampled(answer.id(sequence.index + k, at), reason) for k in range(samples)])
         duration = self.step_time(plan)
         if self.slowness is not None and self.clock is not None:
             now = self.clock.now()
@@ -109,17 +125,10 @@ class CostModelExecutor:
         ids = [answer.ids(index, at, at + k) for answer, index, at in answers]
         return ids, [at + k >= answer.most for answer, _, at in answers], ends
 
-    def _sample(self, sequence: Sequence, samples: int) -> list[Sampled]:
-        if not samples:
-            return []
-        request = sequence.request
-        assert request is not None
-        answer = self._answers.get(request) or self._answer(request)
-        at = len(sequence.tokens) - sequence.prompt_len
-        reason = FinishReason.STOP if at + 1 >= answer.most else None
-        if samples == 1:
-            return [Sampled(answer.id(sequence.index, at), reason)]
-        return [Sampled(answer.id(sequence.index + k, at), reason) for k in range(samples)]
+    def _say(self, token_id: int) -> list[Sampled]:
+        """A draw of this id that ends nothing, which is one and the same whenever it comes: there are millions."""
+        said = self._said[token_id] = [Sampled(token_id)]
+        return said
 
     def _answer(self, request: Request) -> _Answer:
         name, most = request.request_id, request.params.max_tokens
@@ -135,42 +144,52 @@ class _Answer:
     """The tokens of a request's answers, made a stretch at a time.
 
     most: tokens at which each of them stops.
+    known: of each sample, those made so far.
     """
 
-    __slots__ = ("_ids", "_key", "_vocabulary", "most")
+    __slots__ = ("_key", "_vocabulary", "known", "most")
 
     def __init__(self, key: int, most: int, samples: int, vocabulary: int) -> None:
         self.most = most
         self._key = key
         self._vocabulary = vocabulary
-        self._ids: list[list[int]] = [[] for _ in range(samples)]
+        self.known: list[list[int]] = [[] for _ in range(samples)]
 
     def id(self, sample: int, at: int) -> int:
-        known = self._ids[sample]
+        known = self.known[sample]
         if at >= len(known):
             self._extend(sample, at + 1)
         return known[at]
 
     def ids(self, sample: int, start: int, stop: int) -> list[int]:
-        known = self._ids[sample]
+        known = self.known[sample]
         if stop > len(known):
             self._extend(sample, stop)
         return known[start:stop]
 
     def _extend(self, sample: int, stop: int) -> None:
-        known = self._ids[sample]
+        known = self.known[sample]
         stop = max(stop, min(2 * len(known) + 256, self.most))
-        places = np.arange(len(known), stop, dtype=np.uint64) | np.uint64(sample << 40)
-        drawn = mix64_of(mix64_of(places) ^ np.uint64(self._key))
+        places = _places(sample, 1 << (stop - 1).bit_length())[len(known) : stop]
+        drawn = mix64_of(places ^ np.uint64(self._key))
         known += (drawn % np.uint64(self._vocabulary)).tolist()
+
+
+@lru_cache(64)
+def _places(sample: int, count: int) -> NDArray[np.uint64]:
+    """A number for each of the first positions of a sample, whoever's it is."""
+    return mix64_of(np.arange(count, dtype=np.uint64) | np.uint64(sample << 40))
 
 
 def mix64_of(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """`mix64` of every number of an array."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
 
 
 def mix64(x: int) -> int:
