@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import cached_property
 from numbers import Real
 
 from underload.metrics import latency
@@ -37,16 +38,20 @@ class Slo:
     @property
     def terms(self) -> dict[str, float]:
         """Name of the metric -> limit in seconds."""
+        return dict(self._terms)
+
+    @cached_property
+    def _terms(self) -> dict[str, float]:
         return {f.name: limit for f in fields(self) if (limit := getattr(self, f.name)) is not None}
 
     def broken(self, timeline: Timeline) -> list[str]:
         """The terms that a finished request broke, and "failed" for one that did not succeed. Empty: it met the SLO."""
         if not latency.succeeded(timeline):
             return ["failed"]
-        measured = {name: getattr(latency, name)(timeline) for name in self.terms}
+        measured = {name: getattr(latency, name)(timeline) for name in self._terms}
         # Asked this way round, a time that is NaN breaks its term.
         return [
-            name for name, limit in self.terms.items() if (value := measured[name]) is not None and not value <= limit
+            name for name, limit in self._terms.items() if (value := measured[name]) is not None and not value <= limit
         ]
 
     def met(self, timeline: Timeline) -> bool:

@@ -38,6 +38,8 @@ def number(name: str, value: object) -> float:
 
 def as_float(value: object) -> float:
     """`value` as a float, infinity too; NaN where it is no number. For checks made at every event."""
+    if type(value) is float:
+        return value
     try:
         return math.nan if isinstance(value, (str, bytes)) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
