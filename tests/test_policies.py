@@ -163,7 +163,9 @@ def test_an_executor_that_computes_and_one_that_models_get_the_same_plans_from_o
 # ---- like steps at once ------------------------------------------------------------------------------------------
 
 
-def joined_or_not(batching, order, blocks, size, *, caching=True, shedding=None, join=True, swap=0, **more) -> tuple:
+def joined_or_not(
+    batching, order, blocks, size, *, caching=True, shedding=None, join=True, carry=False, swap=0, **more
+) -> tuple:
     if swap:
         more |= {"preemption": "swap", "host_pool": HostPool(swap)}
     outputs = {str(i): 1 + i * 5 % 23 for i in range(14)}
@@ -177,8 +179,16 @@ def joined_or_not(batching, order, blocks, size, *, caching=True, shedding=None,
         **more,
     )
     engine = Engine(scheduler, executor, VirtualClock())
-    engine.join_steps = join
-    loops = 0
+    engine.join_steps, engine.carry = join, carry
+    loops = carried = 0
+    execute = executor.execute
+
+    def counted(plan):
+        nonlocal carried
+        carried += len(plan.carried)
+        return execute(plan)
+
+    executor.execute = counted
     requests = []
     for i in range(14):
         prompt = [7, 3, 9, 1, 4][: i % 6] + [i // 2 + 1] * (1 + i * 5 % (11 + i % 3 * 10))
@@ -192,7 +202,7 @@ def joined_or_not(batching, order, blocks, size, *, caching=True, shedding=None,
         (one.request_id, one.timeline, [(s.tokens, s.finish_reason, s.preemptions, s.last_turn) for s in one.sequences])
         for one in engine.finished
     ]
-    return engine.steps, answers, scheduler.pool.counters, scheduler.pool.snapshot(), loops
+    return engine.steps, answers, scheduler.pool.counters, scheduler.pool.snapshot(), loops, carried
 
 
 @pytest.mark.parametrize("order", ["first come", "fair share"])
@@ -209,9 +219,24 @@ def test_like_steps_taken_at_once_leave_what_single_steps_leave(batching, order)
         ):
             at_once = joined_or_not(batching, order, blocks, size, caching=caching, **more)
             one_by_one = joined_or_not(batching, order, blocks, size, caching=caching, join=False, **more)
-            assert at_once[:-1] == one_by_one[:-1]
-            joined, single = joined + at_once[-1], single + one_by_one[-1]
+            assert at_once[:-2] == one_by_one[:-2]
+            joined, single = joined + at_once[-2], single + one_by_one[-2]
     assert joined < 0.75 * single  # turns of the loop, the waits for arrivals among them
+
+
+@pytest.mark.parametrize("order", ["first come", "fair share"])
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("join", [False, True])
+def test_whoever_is_carried_through_a_step_ends_up_as_one_that_is_named_in_a_work(batching, order, join):
+    carried = 0
+    for blocks, size in ((200, 4), (14, 4), (60, 1), (9, 16)):
+        for more in ({}, {"swap": 30}, {"max_num_seqs": 3}, {"shedding": Shedding(max_wait=9.0)}):
+            how = {"caching": False, "join": join, **more}
+            by_work = joined_or_not(batching, order, blocks, size, **how)
+            by_plan = joined_or_not(batching, order, blocks, size, carry=True, **how)
+            assert by_plan[:-1] == by_work[:-1] and not by_work[-1]
+            carried += by_plan[-1]
+    assert bool(carried) == BATCHINGS[batching]().carries
 
 
 def test_like_steps_are_joined_on_times_that_are_replayed_and_none_is_lost():

@@ -55,6 +55,7 @@ class Engine:
         # How to wait for an instant where nothing can be computed before; a front end may cut the wait short.
         self.sleep: Callable[[float], None] = self.clock.wait
         self.join_steps = True  # whether like steps may be taken at once on a virtual clock (`Executor`)
+        self.carry = False  # whether the executor knows of `Plan.carried`
         self.horizon = math.inf  # the instant up to which nobody comes or goes but whom the engine knows of
         self._coming: dict[str, Request] = {}  # not yet arrived, by id
         self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled
@@ -157,7 +158,8 @@ class Engine:
         while len(self._flights) <= self.lookahead:
             start = self.clock.now()
             self._torn = True
-            plan = self.scheduler.schedule(start, closing=not self.more_to_come and self._next_arrival() is None)
+            closing = not self.more_to_come and self._next_arrival() is None
+            plan = self.scheduler.schedule(start, closing=closing, carry=self.carry and self.on_step is None)
             self._torn = False
             self._take_finished()
             if isinstance(plan, Idle):

@@ -25,11 +25,14 @@ class Batching:
 
     keeps_finished: finished members of a batch keep their rows and blocks until nobody of it runs any more, and nobody
         is admitted before.
+    carries: those who decode come first in every step, each with a token, so that a simulation may take them together
+        (`Scheduler.schedule`).
     repeats: where all running sequences decoded in a step and nobody can be admitted, the next step is the same again,
         so that a simulation may take several at once (`repeat`).
     """
 
     keeps_finished = False
+    carries = False
     repeats = False
 
     def fill(self, step: Step) -> None:
@@ -74,6 +77,7 @@ class Continuous(Batching):
             raise UnderloadError(f"prefill must be one of {', '.join(PREFILL)}, got {prefill!r}")
         self.chunked_prefill = chunked_prefill
         self.prefill = prefill
+        self.carries = chunked_prefill and prefill == "decode-first"
 
     def refuses(self, request: Request, most_tokens: int, budget: int) -> str | None:
         if self.chunked_prefill or most_tokens <= budget:

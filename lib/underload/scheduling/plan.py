@@ -47,6 +47,9 @@ class Plan:
     beside the work and thrown away. One is for each sequence in `held`, which is finished and keeps its row: its
     context is read, and nothing is written. The others lengthen prompts that are shorter than the longest.
 
+    Where nobody looks at the works (`Scheduler.schedule`), those who decode one more token, and have the room for it,
+    may be named in `carried` alone, and in no work. They come before all works.
+
     How large the step is, it says in the names of `request.StepSize`, summed up when the plan is complete.
     """
 
@@ -56,6 +59,7 @@ class Plan:
     copies: list[tuple[int, int]] = field(default_factory=list)
     swap_in: list[tuple[int, int]] = field(default_factory=list)
     held: list[Sequence] = field(default_factory=list)
+    carried: list[Sequence] = field(default_factory=list)
     queue_length: int = 0  # sequences still waiting
 
     batch_size: int = 0
@@ -94,10 +98,12 @@ class Plan:
                 pairs += new * (stop - new) + new * (new + 1) // 2
             if work.samples:
                 rows += 1
-        kept = sum(sequence.num_computed for sequence in self.held)
-        self.batch_size = len(self.work) + len(self.held)
-        self.prefill_tokens, self.decode_tokens, self.logit_rows = prefill, decodes, rows
-        self.context_tokens, self.score_pairs = context + kept, pairs + kept
+        kept = sum([sequence.num_computed for sequence in self.held])
+        read = sum([sequence.num_scheduled for sequence in self.carried])
+        carried = len(self.carried)
+        self.batch_size = len(self.work) + len(self.held) + carried
+        self.prefill_tokens, self.decode_tokens, self.logit_rows = prefill, decodes + carried, rows + carried
+        self.context_tokens, self.score_pairs = context + kept + read, pairs + kept + read
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,8 @@ class StepResult:
     """What came of a plan.
 
     sampled: for each work of the plan, in order, as many tokens as it has samples.
+    carried: an id for each of those that the plan carries.
+    stopped: those of them that end with it.
     duration: s that the step took, by which a virtual clock moves; None where the clock saw it pass.
     bytes_read, flops: what the step had to move and do, where the executor knows its model's shape.
     """
@@ -137,3 +145,5 @@ class StepResult:
     duration: float | None = None
     bytes_read: float = 0.0
     flops: float = 0.0
+    carried: list[int] = field(default_factory=list)
+    stopped: set[Sequence] = field(default_factory=set)

@@ -114,6 +114,7 @@ class Repeat:
             if not position % size:
                 assert sequence.table is not None
                 pool.append(sequence.table, position + 1)
+                sequence.own_until = sequence.table.capacity
             if not (position + 1) % size:
                 full.append(sequence)
         return full

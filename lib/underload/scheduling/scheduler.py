@@ -209,11 +209,13 @@ class Scheduler:
 
     # ---- a plan --------------------------------------------------------------------------------------------------
 
-    def schedule(self, now: float, *, closing: bool = False) -> Plan | Idle:
+    def schedule(self, now: float, *, closing: bool = False, carry: bool = False) -> Plan | Idle:
         """The next step: blocks are taken, but no counter of what is computed moves before `commit`.
 
         Args:
             closing: no more requests are known to come; a policy need not wait for company.
+            carry: the executor knows of `Plan.carried`, and nobody else looks at the works: who decodes is named there,
+                where it can be.
 
         Returns:
             A plan (with no work but copies to the host, in a rare case), or `Idle`.
@@ -222,13 +224,15 @@ class Scheduler:
         self._drop_expired(now)
         self._end_batch()
         plan = Plan(self._plans)
+        if carry and self.batching.carries:
+            self._carry(plan)
         step = Step(self, plan, now, closing)
         self.batching.fill(step)
         if step.preempted and not plan.work and not self.running:
             # Whoever still ran found no blocks beside those of a batch that is over now.
             self._end_batch()
             self.batching.fill(step)
-        if not plan.work and not plan.swap_out:
+        if not plan.work and not plan.carried and not plan.swap_out:
             # Whoever waits may be dropped by then.
             return Idle(min((until for until in (step.until, self.next_expiry()) if until is not None), default=None))
         self._plans += 1
@@ -236,6 +240,36 @@ class Scheduler:
         plan.sum_up()
         self._in_flight.append(plan)
         return plan
+
+    def _carry(self, plan: Plan) -> None:
+        """Take all who decode into the plan, if each of them can without a question: no copy is owed, no block needs a
+        name, nobody has to make room."""
+        if self.names_blocks or self._in_flight or self._leaving or len(self.running) > self.max_num_batched_tokens:
+            return
+        carried: list[Sequence] = []
+        opening: list[Sequence] = []
+        for sequence in self.running:
+            length, request = len(sequence.tokens), sequence.request
+            if length - sequence.num_scheduled != 1:
+                continue  # a prompt
+            if length > sequence.own_until:
+                if (length - 1) % self.pool.block_size:
+                    return
+                opening.append(sequence)
+            if length <= sequence.prompt_len or request is None or request.aborts:
+                return
+            carried.append(sequence)
+        if len(opening) > self.pool.num_free:
+            return
+        for sequence in opening:
+            assert sequence.table is not None
+            self.pool.append(sequence.table, len(sequence.tokens))
+            sequence.own_until = sequence.table.capacity
+        for turn, sequence in enumerate(carried, self.turns):
+            sequence.num_scheduled += 1
+            sequence.last_turn = turn
+        self.turns += len(carried)
+        plan.carried = carried
 
     # ---- what a `Step` asks for ------------------------------------------------------------------------------------
 
@@ -366,6 +400,14 @@ class Scheduler:
         self._in_flight.popleft()
         for sequence in plan.admitted:
             self._drop_host(sequence)
+        for sequence, token_id in zip(plan.carried, result.carried):
+            tokens = sequence.tokens
+            sequence.num_computed = len(tokens)
+            tokens.append(token_id)
+            if not sequence.index:
+                sequence.request.timeline.token_times.append(now)  # type: ignore[union-attr]
+            if len(tokens) >= sequence.max_len or sequence in result.stopped:
+                self.end_if_complete(sequence, FinishReason.STOP if sequence in result.stopped else None, now)
         publish, block_size, names_blocks = self.pool.publish, self.pool.block_size, self.names_blocks
         for work, sampled in zip(plan.work, result.sampled):
             sequence, start, stop = work.sequence, work.start, work.stop
@@ -397,6 +439,9 @@ class Scheduler:
             return None
         if len(running) + len(self.held) > self.max_num_batched_tokens:
             return None
+        queueing = bool(self.waiting) and not self.batching.keeps_finished
+        if queueing and self.may_begin(self.waiting[0]):
+            return None
         most, size, names_blocks = MAX_ID, pool.block_size, self.names_blocks
         for sequence in running:
             assert sequence.table is not None
@@ -409,7 +454,7 @@ class Scheduler:
                 return None  # a copy is owed
             if names_blocks and sequence.table.num_hashed != computed // size:
                 return None  # blocks that came back from the host, say, become known in the next step
-        if self.waiting and not self.batching.keeps_finished and self._may_come_in(self.waiting[0], most):
+        if queueing and self._may_come_in(self.waiting[0], most):
             return None
         repeat = Repeat(self, list(running), list(self.held), most)
         return repeat if repeat.most else None
@@ -457,7 +502,7 @@ class Scheduler:
         """
         if not self._in_flight or self._in_flight[0] is not plan:
             raise UnderloadError(f"plan {plan.number} is not the oldest in flight; commit plans once, and in order")
-        fits = len(result.sampled) == len(plan.work)
+        fits = len(result.sampled) == len(plan.work) and len(result.carried) == len(plan.carried)
         for work, draws in zip(plan.work, result.sampled):
             fits = fits and len(draws) == work.samples
             for sampled in draws:
@@ -466,7 +511,10 @@ class Scheduler:
                     _require_id(token_id, plan)
         if not fits:
             got, wanted = [len(draws) for draws in result.sampled], [work.samples for work in plan.work]
-            raise UnderloadError(f"plan {plan.number} wants {wanted} samples for its works, and the result has {got}")
+            more = f", and {len(plan.carried)} ids beside them, got {len(result.carried)}" if plan.carried else ""
+            raise UnderloadError(
+                f"plan {plan.number} wants {wanted} samples for its works, and the result has {got}{more}"
+            )
         if result.duration is not None and not 0 <= result.duration < inf:
             raise UnderloadError(
                 f"plan {plan.number} took {result.duration} s, by its result; a step takes 0 s or more"
@@ -608,7 +656,8 @@ class Scheduler:
             self._undo(last)
             if last is plan:
                 break
-        for request in dict.fromkeys(work.sequence.request for work in plan.work):
+        taking_part = [*plan.carried, *(work.sequence for work in plan.work)]
+        for request in dict.fromkeys(sequence.request for sequence in taking_part):
             assert request is not None
             request.aborts += 1
             if request.aborts > self.max_aborts and not request.cancelled:
@@ -618,6 +667,8 @@ class Scheduler:
         self._end_batch()
 
     def _undo(self, plan: Plan) -> None:
+        for sequence in plan.carried:
+            sequence.num_scheduled -= 1
         for work in plan.work:
             sequence = work.sequence
             assert sequence.table is not None

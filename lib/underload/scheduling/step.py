@@ -32,6 +32,11 @@ class Step:
         self.until: float | None = None
         self._scheduler = scheduler
         self._plan = plan
+        self._running = scheduler.running
+        if plan.carried:
+            self.budget -= len(plan.carried)
+            carried = set(plan.carried)
+            self._running = [sequence for sequence in scheduler.running if sequence not in carried]
 
     # ---- what there is -------------------------------------------------------------------------------------------
 
@@ -42,15 +47,16 @@ class Step:
 
     @property
     def running(self) -> SequenceOf[Sequence]:
-        """Sequences with blocks, in the order of the queue. Running through it while it changes is your own risk."""
-        return self._scheduler.running
+        """Sequences with blocks, in the order of the queue, but those that the plan carries. Running through it while
+        it changes is your own risk."""
+        return self._running
 
     @property
     def prompts(self) -> list[Sequence]:
         """Running sequences that have more than one token to compute: prompts, and what is computed again."""
         return [
             sequence
-            for sequence in self._scheduler.running
+            for sequence in self._running
             if len(sequence.tokens) + sequence.num_drawing - sequence.num_scheduled > 1
         ]
 
@@ -73,7 +79,7 @@ class Step:
     @property
     def num_work(self) -> int:
         """Sequences that the step computes tokens of, so far."""
-        return len(self._plan.work)
+        return len(self._plan.work) + len(self._plan.carried)
 
     def behind(self, sequence: Sequence) -> int:
         """Tokens that a running sequence has still to compute; 1 for one that decodes, 0 for one in a plan."""
@@ -176,7 +182,7 @@ class Step:
         Nobody is admitted where somebody was preempted in this step: that one is the first to wait, and would take
         back what it gave.
         """
-        while self.budget and self.waiting and not (self.preempted and self._plan.work):
+        while self.budget and self.waiting and not (self.preempted and self.num_work):
             first = self.waiting[0]
             if self.admit(first, self.budget, whole=whole) is None and self.waiting and self.waiting[0] is first:
                 return

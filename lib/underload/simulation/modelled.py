@@ -85,11 +85,22 @@ class CostModelExecutor:
             else:
                 reason = FinishReason.STOP if at + 1 >= answer.most else None
                 sampled.append([Sampled(answer.id(sequence.index + k, at), reason) for k in range(samples)])
+        carried: list[int] = []
+        stopped: set[Sequence] = set()
+        for sequence in plan.carried:
+            request = sequence.request
+            assert request is not None
+            answer = answers.get(request) or self._answer(request)
+            at = len(sequence.tokens) - sequence.prompt_len
+            known = answer.known[sequence.index]
+            carried.append(known[at] if at < len(known) else answer.id(sequence.index, at))
+            if at + 1 >= answer.most:
+                stopped.add(sequence)
         duration = self.step_time(plan)
         if self.slowness is not None and self.clock is not None:
             now = self.clock.now()
             duration = self.slowness.end(now, duration) - now
-        return StepResult(sampled, duration=duration)
+        return StepResult(sampled, duration=duration, carried=carried, stopped=stopped)
 
     def release(self, request: Request) -> None:
         self._answers.pop(request, None)
