@@ -301,7 +301,7 @@ def test() -> int:
     report = Report()
     style(report)
     unit_tests(report)
-    built = report.step("chapters", "the book, from clean", "-m", "book.build", "--clean", "--quiet")
+    built = report.step("chapters", "the book, from clean", "-m", "book.build", "--clean", "--quiet", "--jobs", "2")
     if any((ROOT / "labs").glob("*.ipynb")):
         report.pytest("labs", "labs", "--nbval-lax", "labs", "-n", "2", "--dist", "loadfile")
     if built:

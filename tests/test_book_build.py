@@ -64,13 +64,14 @@ def text(site: Site, name: str) -> str:
 # ---- what it refuses ---------------------------------------------------------------------------------------------
 
 
-def test_a_failing_cell_fails_the_build_names_the_page_and_fails_it_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_failing_cell_fails_the_build_names_the_page_and_fails_it_again(tmp_path: Path, jobs: str) -> None:
     broken = page('```{code-cell} ipython3\nraise ValueError("the cell broke")\n```')
     project = make_project(tmp_path, {"index": page("All is well."), "broken": broken})
-    first = build(project)
+    first = build(project, "--jobs", jobs)
     assert first.returncode != 0
     assert "broken.md" in first.stderr and "the cell broke" in first.stderr
-    again = build(project)
+    again = build(project, "--jobs", jobs)
     assert again.returncode != 0, "a second build on the same folder passed"
     assert not (project / "_build" / "book" / "index.html").exists()
 
@@ -168,6 +169,37 @@ def test_cells_run_again_when_the_library_the_data_or_the_pins_change(tmp_path: 
     keys.append(execution_key(project))
     (project / "chapters" / "index.md").write_text("# Another text\n")
     assert len(set(keys)) == 4 and execution_key(project) == keys[-1]
+
+
+def test_pages_run_side_by_side_once_each_and_a_second_build_runs_none(tmp_path: Path) -> None:
+    """Each of two pages waits until the other has begun."""
+    code = """```{{code-cell}} ipython3
+from pathlib import Path
+from time import monotonic, sleep
+
+here = Path({folder!r})
+with (here / "{name}").open("a") as file:
+    file.write("ran\\n")
+end = monotonic() + 120
+while not (here / "{other}").exists():
+    assert monotonic() < end, "nobody came"
+    sleep(0.05)
+print("met", "{other}")
+```"""
+    met = tmp_path / "met"
+    met.mkdir()
+    (tmp_path / "project").mkdir()
+    pages = {
+        name: page(code.format(folder=str(met), name=name, other=other))
+        for name, other in (("left", "right"), ("right", "left"))
+    }
+    project = make_project(tmp_path / "project", pages | {"plain": "# Without a cell\n\nNothing runs."})
+    for _ in range(2):
+        done = build(project, "--jobs", "2")
+        assert done.returncode == 0, done.stderr
+    assert {one.name: one.read_text() for one in met.iterdir()} == {"left": "ran\n", "right": "ran\n"}
+    for name, other in (("left", "right"), ("right", "left")):
+        assert f"met {other}" in (project / "_build" / "book" / "chapters" / f"{name}.html").read_text()
 
 
 def test_the_table_of_contents_is_read_at_every_depth() -> None:

@@ -177,8 +177,11 @@ def forget(edition: Edition, keep: int = 2) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def build(edition: Edition, *, quiet: bool = False) -> int:
-    """Stage and build an edition. 0 when there was no error and, unless it is a single page, no warning."""
+def build(edition: Edition, *, quiet: bool = False, jobs: int = 1) -> int:
+    """Stage and build an edition. 0 when there was no error and, unless it is a single page, no warning.
+
+    jobs: pages whose cells run at a time (`book.ahead`).
+    """
     from jupyter_book.sphinx import build_sphinx
 
     stage(edition)
@@ -197,6 +200,7 @@ def build(edition: Edition, *, quiet: bool = False) -> int:
         confoverrides={
             "external_toc_path": str(edition.source / "_toc.yml"),
             "latex_individualpages": False,
+            "book_jobs": jobs,
         },
         doctreedir=str(edition.source.parent / f".doctrees-{edition.source.name}"),
         warningiserror=edition.page is None,
@@ -228,6 +232,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--solutions", action="store_true", help="the instructor's edition: labs with solutions")
     parser.add_argument("--page", help="build one page only, for example chapters/latency-budget; warnings are shown")
     parser.add_argument("--clean", action="store_true", help="from nothing: no page and no executed cell is reused")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="pages whose cells run at a time; above 1 they disturb what they measure"
+    )
     parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
     options = parser.parse_args(arguments)
     if options.page:
@@ -241,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
         for executed in edition.cache.glob("executed-*"):
             shutil.rmtree(executed, ignore_errors=True)
     start = time.monotonic()
-    status = build(edition, quiet=options.quiet)
+    status = build(edition, quiet=options.quiet, jobs=options.jobs)
     place = edition.output / (f"{options.page}.html" if options.page else "index.html")
     if status:
         print("The book was not built: see the messages above.", file=sys.stderr)
