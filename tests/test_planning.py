@@ -12,7 +12,7 @@ from underload import metrics
 from underload.cache import BlockPool
 from underload.metrics import Slo
 from underload.planning import Burst, Capacity, Probe, System, capacity
-from underload.planning.capacity import PILOTS, Binds, bracket, crossing, crossing_between, search
+from underload.planning.capacity import CLOSER, PILOTS, Binds, bracket, crossing, crossing_between, search
 from underload.planning.loads import backlog, busiest, mean_rate, source_of
 from underload.planning.probe import (
     GROWTH,
@@ -354,7 +354,7 @@ def test_progress_is_told_of_every_part_and_changes_nothing(processes):
     found = capacity(
         CHAT, Slo(ttft=0.2), ENGINE, processes=processes, progress=lambda *where: told.append(where), **how
     )
-    parts = 2 + len(PILOTS) + 2
+    parts = 2 + len(PILOTS) + CLOSER + 2
     assert sorted(told) == [(done, parts) for done in range(parts + 1)] and told[0] == (0, parts)
     assert found == capacity(CHAT, Slo(ttft=0.2), ENGINE, **how)
 

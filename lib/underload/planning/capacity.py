@@ -14,8 +14,9 @@ How it is found, with few long runs:
 
     saturated   of each run: what the system does while its queue never empties: no load at or above it holds
                 (`planning.probe`)
-    pilots      short runs at shares of that, for a first guess, and to see whether the SLO fails at low loads, too; of
-                a trace its busiest tenth, in which ten times as large a share may break the SLO
+    pilots      short runs at shares of that, then between two of them, for a first guess, and to see whether the SLO
+                fails at low loads, too; of a trace its busiest tenth, in which ten times as large a share may break
+                the SLO
     search      of each run: rates that close in on the crossing by the run's stretch, read between a rate that holds
                 and one that does not, at most `tolerance` apart. Two runs begin at the pilots' guess, the others at
                 what these two have found. Which runs are made does not depend on who makes them, or how many at once.
@@ -34,7 +35,7 @@ from typing import Any
 from underload import metrics
 from underload.metrics import MeanInterval, mean_interval
 from underload.planning.loads import Burst, Source, busiest, check_burst, mean_rate, source_of, squeezed
-from underload.planning.probe import Probe, Question, check_slo, saturated_rate
+from underload.planning.probe import Probe, Question, check_slo, saturated_rate, uncollected
 from underload.planning.sweep import Watched, check_sendable, workers
 from underload.planning.system import System, check_system
 from underload.queueing import arguments
@@ -42,7 +43,9 @@ from underload.request import UnderloadError
 from underload.workload import Load, Planned, Trace
 
 #: Shares of the saturated rate at which pilots run.
-PILOTS = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 0.96)
+PILOTS = (0.1, 0.3, 0.5, 0.75, 0.96)
+#: Pilots that look closer, between the two of them where the SLO is broken first.
+CLOSER = 2
 #: Requests of a pilot, and how many of them may break the SLO before it fails.
 _PILOT, _MAY_BREAK = 400, 4
 #: Rates of one run's search at most.
@@ -247,7 +250,7 @@ def capacity(
         check_sendable(question)
     with workers(processes, scheduler) as executor:
         if progress is not None:
-            executor = Watched(executor, (runs if source.drawn else 1) + len(PILOTS) + runs, progress)
+            executor = Watched(executor, (runs if source.drawn else 1) + len(PILOTS) + CLOSER + runs, progress)
         return _answer(question, executor, runs, tolerance, confidence, notes)
 
 
@@ -367,6 +370,7 @@ def _answer(
 # ---- pilots --------------------------------------------------------------------------------------------------------
 
 
+@uncollected()
 def pilot(question: Question, requests: int, rate: float) -> Probe:
     """A short run: of a drawn load the first requests, of a plan those of its busiest stretch, where most of what
     breaks an SLO breaks it, and where a larger share may therefore do so."""
@@ -392,7 +396,13 @@ def _pilots(question: Question, executor: Executor) -> tuple[float, float, list[
         requests = source.requests
     elif not source.drawn:
         requests = max(requests, source.requests // 10)
-    probes = [future.result() for future in [executor.submit(pilot, question, requests, rate) for rate in rates]]
+    probes = _at_once(executor, question, requests, rates)
+    low, high = bracket(probes)
+    if low is not None and high is not None:
+        # These two are far apart, and a pilot is cheap beside the run that a worse guess would cost.
+        steps = [(high.rate / low.rate) ** (k / (CLOSER + 1)) for k in range(1, CLOSER + 1)]
+        probes += _at_once(executor, question, requests, [low.rate * step for step in steps])
+        probes.sort(key=lambda probe: probe.rate)
     holding = [probe.rate for probe in probes if probe.holds]
     if not holding:
         stretched = min(probes, key=lambda probe: probe.stretch)
@@ -404,6 +414,11 @@ def _pilots(question: Question, executor: Executor) -> tuple[float, float, list[
         up = max(low.stretch, _TINY) ** (-1 / slope)
         return min(low.rate * min(up, 1.2), 0.98 * question.saturated), slope, below
     return crossing(probes), slope, below
+
+
+def _at_once(executor: Executor, question: Question, requests: int, rates: Sequence[float]) -> list[Probe]:
+    """Pilots at these rates."""
+    return [future.result() for future in [executor.submit(pilot, question, requests, rate) for rate in rates]]
 
 
 def _slope(brackets: Sequence[tuple[Probe | None, Probe | None]]) -> float:
@@ -426,6 +441,7 @@ def search(question: Question, run: int, guess: float, slope: float, tolerance: 
     probes: list[Probe] = []
     rate = min(max(guess, least), most)
     step = tolerance / 3
+    near = (1 + tolerance) * (1 - 1e-9)  # the farthest that two rates may be apart in the end, whatever is rounded
     while True:
         probes.append(question.probe(base, rate, run))
         low, high = bracket(probes)
@@ -435,16 +451,17 @@ def search(question: Question, run: int, guess: float, slope: float, tolerance: 
             if high.rate <= least or len(probes) >= _MOST:
                 return probes
             down = max(high.stretch, _TINY) ** (-1 / slope) if high.simulated and math.isfinite(high.stretch) else 0.7
-            rate = max(high.rate * max((min(down, 1.0) / (1 + step)) ** further, 0.4), least)
+            down = max(min(down, 1 / (1 + step)) ** further, 0.4)
+            rate = max(high.rate / (near if down >= 1 / near else (1 + step) / down), least)
         elif high is None:
             if low.rate >= most or len(probes) >= _MOST:
                 return probes
-            up = max(max(low.stretch, _TINY) ** (-1 / slope), 1.0) * (1 + step)
-            rate = min(low.rate * min(up**further, 1.6), most)
+            up = min(max(max(low.stretch, _TINY) ** (-1 / slope), 1 + step) ** further, 1.6)
+            rate = min(low.rate * (near if up <= near else up * (1 + step)), most)
         else:
             if high.rate <= low.rate * (1 + tolerance) or len(probes) >= _MOST:
                 return probes
-            rate = _between(low, high, probes, step)
+            rate = _between(low, high, probes, step, near)
 
 
 def _reach(question: Question, base: Sequence[Planned]) -> tuple[float, float]:
@@ -456,15 +473,22 @@ def _reach(question: Question, base: Sequence[Planned]) -> tuple[float, float]:
     return max(nothing, own * _THINNEST / len(base)), min(own, question.saturated)
 
 
-def _between(low: Probe, high: Probe, probes: Sequence[Probe], step: float) -> float:
-    """The next rate inside a bracket: on the far side of where the stretch says that the crossing is, so that both ends
+def _between(low: Probe, high: Probe, probes: Sequence[Probe], step: float, near: float) -> float:
+    """The next rate inside a bracket. As far from an end as the two may be apart in the end, where the stretch says
+    that the crossing is between: it is the last one then. Else on the far side of where it says so, so that both ends
     close in; the middle where that has not halved the bracket in three steps."""
     span = math.log(high.rate / low.rate)
     wide = bracket(probes[:-3])
     if wide[0] is not None and wide[1] is not None and span > 0.5 * math.log(wide[1].rate / wide[0].rate):
         return math.sqrt(low.rate * high.rate)
     at = crossing_between(low, high)
-    at = at * (1 + step) if high.rate / at > at / low.rate else at / (1 + step)
+    above, below = low.rate * near, high.rate / near
+    if at < above and (at <= below or above * below > at * at):
+        at = above
+    elif at > below:
+        at = below
+    else:
+        at = at * (1 + step) if high.rate / at > at / low.rate else at / (1 + step)
     edge = math.exp(span / 8)
     return min(max(at, low.rate * edge), high.rate / edge)
 

@@ -16,9 +16,11 @@ A run holds where three things do:
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +37,19 @@ from underload.workload import Planned
 #: M/M/1 wanders by half of it in 2,000 requests.
 GROWTH = 0.02
 _FIFTHS = 5
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """While a run is made and judged, nothing of it can be thrown away: that Python looks for what could, again and
+    again and through all there is, takes a sixth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -114,6 +129,7 @@ class Question:
     saturated: float = math.inf
     recovery: float = 0.0
 
+    @uncollected()
     def probe(self, base: Sequence[Planned], rate: float, run: int) -> Probe:
         """The run at a rate."""
         load = rate / self.saturated
@@ -243,6 +259,7 @@ def limits_of(system: System, served: ClusterRun, start: float, end: float, long
     return {name: seconds / busy for name, seconds in spent.items()} if busy else {}
 
 
+@uncollected()
 def saturated_rate(source: Source, system: System, run: int = 0) -> float:
     """Requests a second that the system answers while its queue never empties: the design's saturated throughput.
 
