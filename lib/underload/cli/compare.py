@@ -33,7 +33,7 @@ EPILOG = (
     """\
 examples:
   underload compare --step-time linear:20ms,1ms --rate 4 --requests 1000 --prompt 64 --output geometric:32 \\
-      --slo ttft=1s,tpot=100ms --against "whole prompts: --no-chunked-prefill"
+      --slo ttft=1s,tpot=100ms --against "8 at once: --max-num-seqs 8"
   underload compare --step-time linear:20ms,1ms --prompt 64 --output geometric:32 --slo ttft=1s --replicas 4 \\
       --against "random: --router random" --loads 0.5,0.8,0.95 --picture routers.svg
 
