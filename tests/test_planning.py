@@ -354,7 +354,7 @@ def test_progress_is_told_of_every_part_and_changes_nothing(processes):
     found = capacity(
         CHAT, Slo(ttft=0.2), ENGINE, processes=processes, progress=lambda *where: told.append(where), **how
     )
-    parts = 2 + len(PILOTS) + CLOSER + 2
+    parts = 2 + len(PILOTS) + 2 * CLOSER + 2
     assert sorted(told) == [(done, parts) for done in range(parts + 1)] and told[0] == (0, parts)
     assert found == capacity(CHAT, Slo(ttft=0.2), ENGINE, **how)
 

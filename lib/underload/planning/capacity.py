@@ -18,7 +18,7 @@ How it is found, with few long runs:
                 fails at low loads, too; of a trace its busiest tenth, in which ten times as large a share may break
                 the SLO
     search      of each run: rates that close in on the crossing by the run's stretch, read between a rate that holds
-                and one that does not, at most `tolerance` apart. Two runs begin at the pilots' guess, the others at
+                and one that does not, at most `tolerance` apart. Two runs begin at their pilots' guesses, the others at
                 what these two have found. Which runs are made does not depend on who makes them, or how many at once.
 
 Where a load holds again above one that does not, the first crossing counts, and `exceptions` has the rate.
@@ -44,8 +44,8 @@ from underload.workload import Load, Planned, Trace
 
 #: Shares of the saturated rate at which pilots run.
 PILOTS = (0.1, 0.3, 0.5, 0.75, 0.96)
-#: Pilots that look closer, between the two of them where the SLO is broken first.
-CLOSER = 2
+#: Pilots of a run that look closer, between the two of them where the SLO is broken first; and of how many runs.
+CLOSER, FIRST = 2, 2
 #: Requests of a pilot, and how many of them may break the SLO before it fails.
 _PILOT, _MAY_BREAK = 400, 4
 #: Rates of one run's search at most.
@@ -250,7 +250,8 @@ def capacity(
         check_sendable(question)
     with workers(processes, scheduler) as executor:
         if progress is not None:
-            executor = Watched(executor, (runs if source.drawn else 1) + len(PILOTS) + CLOSER + runs, progress)
+            parts = (runs if source.drawn else 1) + len(PILOTS) + CLOSER * min(runs, FIRST) + runs
+            executor = Watched(executor, parts, progress)
         return _answer(question, executor, runs, tolerance, confidence, notes)
 
 
@@ -301,15 +302,16 @@ def _answer(
     each = each if source.drawn else each * runs
     questions = [replace(question, saturated=rate) for rate in each]
     question = replace(question, saturated=saturated)
-    guess, slope, low = _pilots(question, executor)
+    guesses, slope, low = _pilots(question, executor, min(runs, FIRST))
     searches: list[list[Probe]] = []
-    for wave in (range(min(runs, 2)), range(2, runs)):
+    for wave in (range(min(runs, FIRST)), range(FIRST, runs)):
         made: list[Future[list[Probe]]] = [
-            executor.submit(search, questions[run], run, guess, slope, tolerance) for run in wave
+            executor.submit(search, questions[run], run, guess, slope, tolerance) for run, guess in zip(wave, guesses)
         ]
         searches += [future.result() for future in made]
-        if crossed := [at for at in map(crossing, searches) if at]:
-            guess = math.fsum(crossed) / len(crossed)
+        crossed = [at for at in map(crossing, searches) if at] or guesses
+        guesses = [math.fsum(crossed) / len(crossed)] * runs
+        if any(map(crossing, searches)):
             slope = _slope([bracket(one) for one in searches])
     crossings = [crossing(one) for one in searches]
     rate = math.fsum(crossings) / len(crossings)
@@ -371,20 +373,21 @@ def _answer(
 
 
 @uncollected()
-def pilot(question: Question, requests: int, rate: float) -> Probe:
+def pilot(question: Question, requests: int, rate: float, run: int) -> Probe:
     """A short run: of a drawn load the first requests, of a plan those of its busiest stretch, where most of what
     breaks an SLO breaks it, and where a larger share may therefore do so."""
     source = question.source
     if source.drawn or source.scaling == "thinning":
-        return question.probe(source.base(0, requests), rate, 0)
-    part = busiest(source.rows, requests)
-    share = 1 - (1 - question.attainment) * len(source.rows) / len(part)
-    served = question.system.run(squeezed(part, mean_rate(source.rows) / rate))
-    return replace(question, attainment=max(share, 0.5)).judge(served, rate, 0)
+        return question.probe(source.base(run, requests), rate, run)
+    base = source.base(run)
+    part = busiest(base, requests)
+    share = 1 - (1 - question.attainment) * len(base) / len(part)
+    served = question.system.run(squeezed(part, mean_rate(base) / rate))
+    return replace(question, attainment=max(share, 0.5)).judge(served, rate, run)
 
 
-def _pilots(question: Question, executor: Executor) -> tuple[float, float, list[float]]:
-    """A first guess at the crossing, the slope of the stretch there, and low rates that fail."""
+def _pilots(question: Question, executor: Executor, runs: int) -> tuple[list[float], float, list[float]]:
+    """A first guess at the crossing of so many runs, the slope of the stretch there, and low rates that fail."""
     source = question.source
     requests = max(_PILOT, math.ceil(_MAY_BREAK / (1 - question.attainment)))
     # Where a plan comes in stretches, a busy one may be far above the rate of the whole.
@@ -396,29 +399,34 @@ def _pilots(question: Question, executor: Executor) -> tuple[float, float, list[
         requests = source.requests
     elif not source.drawn:
         requests = max(requests, source.requests // 10)
-    probes = _at_once(executor, question, requests, rates)
+    probes = _at_once(executor, question, requests, [(rate, 0) for rate in rates])
     low, high = bracket(probes)
+    closer: list[Probe] = []
     if low is not None and high is not None:
         # These two are far apart, and a pilot is cheap beside the run that a worse guess would cost.
-        steps = [(high.rate / low.rate) ** (k / (CLOSER + 1)) for k in range(1, CLOSER + 1)]
-        probes += _at_once(executor, question, requests, [low.rate * step for step in steps])
-        probes.sort(key=lambda probe: probe.rate)
+        steps = [low.rate * (high.rate / low.rate) ** (k / (CLOSER + 1)) for k in range(1, CLOSER + 1)]
+        closer = _at_once(executor, question, requests, [(rate, run) for run in range(runs) for rate in steps])
+    seen = [
+        sorted([*probes, *closer[CLOSER * run : CLOSER * (run + 1)]], key=lambda one: one.rate) for run in range(runs)
+    ]
+    probes = seen[0]
     holding = [probe.rate for probe in probes if probe.holds]
     if not holding:
         stretched = min(probes, key=lambda probe: probe.stretch)
-        return stretched.rate * (0.5 if stretched.rate > rates[0] else 0.2), _SLOPE, []
+        return [stretched.rate * (0.5 if stretched.rate > rates[0] else 0.2)] * runs, _SLOPE, []
     low, high = bracket(probes)
     slope = _slope([(low, high)])
     below = [probe.rate for probe in probes if probe.rate < holding[0]]
     if high is None and low is not None:
         up = max(low.stretch, _TINY) ** (-1 / slope)
-        return min(low.rate * min(up, 1.2), 0.98 * question.saturated), slope, below
-    return crossing(probes), slope, below
+        return [min(low.rate * min(up, 1.2), 0.98 * question.saturated)] * runs, slope, below
+    return [crossing(one) or crossing(probes) for one in seen], slope, below
 
 
-def _at_once(executor: Executor, question: Question, requests: int, rates: Sequence[float]) -> list[Probe]:
-    """Pilots at these rates."""
-    return [future.result() for future in [executor.submit(pilot, question, requests, rate) for rate in rates]]
+def _at_once(executor: Executor, question: Question, requests: int, points: Sequence[tuple[float, int]]) -> list[Probe]:
+    """Pilots at these rates, each of a run."""
+    made: list[Future[Probe]] = [executor.submit(pilot, question, requests, *point) for point in points]
+    return [future.result() for future in made]
 
 
 def _slope(brackets: Sequence[tuple[Probe | None, Probe | None]]) -> float:

@@ -246,19 +246,16 @@ class Scheduler:
         name, nobody has to make room."""
         if self.names_blocks or self._in_flight or self._leaving or len(self.running) > self.max_num_batched_tokens:
             return
-        carried: list[Sequence] = []
+        carried = [sequence for sequence in self.running if len(sequence.tokens) - sequence.num_scheduled == 1]
         opening: list[Sequence] = []
-        for sequence in self.running:
-            length, request = len(sequence.tokens), sequence.request
-            if length - sequence.num_scheduled != 1:
-                continue  # a prompt
+        for sequence in carried:
+            length = len(sequence.tokens)
             if length > sequence.own_until:
                 if (length - 1) % self.pool.block_size:
                     return
                 opening.append(sequence)
-            if length <= sequence.prompt_len or request is None or request.aborts:
+            if length <= sequence.prompt_len or sequence.request.aborts:  # type: ignore[union-attr]
                 return
-            carried.append(sequence)
         if len(opening) > self.pool.num_free:
             return
         for sequence in opening:

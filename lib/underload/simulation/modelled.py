@@ -89,8 +89,7 @@ class CostModelExecutor:
         stopped: set[Sequence] = set()
         for sequence in plan.carried:
             request = sequence.request
-            assert request is not None
-            answer = answers.get(request) or self._answer(request)
+            answer = answers.get(request) or self._answer(request)  # type: ignore[arg-type]
             at = len(sequence.tokens) - sequence.prompt_len
             known = answer.known[sequence.index]
             carried.append(known[at] if at < len(known) else answer.id(sequence.index, at))
