@@ -14,10 +14,11 @@ from browser import Browser, open_browser
 from sample_lab import sample_lab
 from site_checks import AXE, Site
 
-from book.build import Edition, execution_key, stage, toc_pages
+from book.build import Edition, execution_key, stage
 from book.fonts import characters
 from book.library import PACKAGES, body_of, public_items, signature
 from book.mathml import LatexError, to_mathml
+from book.toc import toc_pages
 from underload.course import secrets, write_notebook
 
 pytestmark = pytest.mark.slow

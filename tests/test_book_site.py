@@ -16,7 +16,7 @@ import yaml
 from browser import Browser, open_browser
 from site_checks import AXE, ROOT, Site
 
-from book.build import toc_pages
+from book.toc import toc_pages
 from underload.course import Secrets, read_notebook, secrets
 from underload.course.outline import outline
 

@@ -283,7 +283,7 @@ def test_the_libraries_that_are_imported_are_the_ones_that_are_declared() -> Non
 
 
 def test_every_lab_and_every_finished_page_is_in_the_table_of_contents() -> None:
-    from book.build import toc_pages
+    from book.toc import toc_pages
 
     named = set(toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))))
     there = {f"labs/{path.stem}" for path in (ROOT / "labs").glob("*.ipynb")}

@@ -31,6 +31,7 @@ import nbformat
 import yaml
 
 from book.pages import about
+from book.toc import toc_pages
 from underload.course import lab_page, read_notebook
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,25 +80,6 @@ def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if path.is_file() and not LEFT_OUT & set(path.relative_to(folder).parts):
             yield path
-
-
-def toc_pages(toc: dict[str, Any]) -> list[str]:
-    """Every page that a table of contents names, in order."""
-    found: list[str] = []
-
-    def walk(node: Any) -> None:
-        if isinstance(node, list):
-            for child in node:
-                walk(child)
-        elif isinstance(node, dict):
-            for key, value in node.items():
-                if key in {"file", "root"}:
-                    found.append(str(value))
-                else:
-                    walk(value)
-
-    walk(toc)
-    return found
 
 
 def stage(edition: Edition) -> None:

@@ -11,7 +11,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from book.build import toc_pages
+from book.toc import toc_pages
 from underload.course import LabError, read_notebook
 from underload.course.outline import Outline, Task, outline
 
