@@ -269,10 +269,14 @@ class BlockPool:
         self.tables.require(table)
         # blocks:  [0, num_hashed)        [num_hashed, ...)              [..., end)
         #          valid: kept as cached  pending: the promise breaks    open: nothing to find it by, so free
+        counts, names, free = self._ref_counts, self.index.names, self._free
         for number in reversed(table.blocks):
-            if number in self._writers:
+            if counts[number] == 1 and names[number] is None:  # nearly all, where nothing is shared
+                counts[number] = 0
+                free.append(number)
+            else:
                 self._break_promise(number, table)
-            self._release(number)
+                self._release(number)
         self.tables.remove(table)
 
     # ---- for pictures and tests ----------------------------------------------------------------------------------
@@ -333,12 +337,10 @@ class BlockPool:
 
     def _release(self, number: int) -> None:
         """One holder fewer. Without any, a block is cached if it can be found, and free if not."""
-        self._ref_counts[number] = left = self._ref_counts[number] - 1
-        if left:
+        self._ref_counts[number] -= 1
+        if self._ref_counts[number]:
             return
-        if self.index.names[number] is None:
-            self._free.append(number)
-        elif self.index.keeps(number):
+        if self.index.keeps(number):
             self._cached[number] = None
         else:
             self._make_free(number)

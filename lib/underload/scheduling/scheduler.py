@@ -397,14 +397,15 @@ class Scheduler:
         self._in_flight.popleft()
         for sequence in plan.admitted:
             self._drop_host(sequence)
+        stopped = result.stopped
         for sequence, token_id in zip(plan.carried, result.carried):
             tokens = sequence.tokens
             sequence.num_computed = len(tokens)
             tokens.append(token_id)
             if not sequence.index:
                 sequence.request.timeline.token_times.append(now)  # type: ignore[union-attr]
-            if len(tokens) >= sequence.max_len or sequence in result.stopped:
-                self.end_if_complete(sequence, FinishReason.STOP if sequence in result.stopped else None, now)
+            if len(tokens) >= sequence.max_len or (stopped and sequence in stopped):
+                self.end_if_complete(sequence, FinishReason.STOP if sequence in stopped else None, now)
         publish, block_size, names_blocks = self.pool.publish, self.pool.block_size, self.names_blocks
         for work, sampled in zip(plan.work, result.sampled):
             sequence, start, stop = work.sequence, work.start, work.stop
