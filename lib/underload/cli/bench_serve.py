@@ -182,8 +182,7 @@ class PlannedLengths:
             assert request is not None
             most = self._output_tokens.get(request.request_id)
             if most is not None and len(sequence.tokens) - sequence.prompt_len + 1 >= most:
-                for one in sampled:
-                    one.finish_reason = one.finish_reason or FinishReason.STOP
+                sampled[:] = [replace(one, finish_reason=one.finish_reason or FinishReason.STOP) for one in sampled]
         return result
 
     def release(self, request: Request) -> None:
