@@ -156,6 +156,8 @@ def environment(**more: str) -> dict[str, str]:
     made["VIRTUAL_ENV"] = str(VENV)
     made["PYTHONPATH"] = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "chapters" / "_ext")])
     made.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+    # Hundreds of processes import the library: compiled once, and not in each of them. `make clean` removes it.
+    made.pop("PYTHONDONTWRITEBYTECODE", None)
     return made
 
 

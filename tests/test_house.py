@@ -139,6 +139,18 @@ def test_the_decoder_imports_and_runs_with_torch_numpy_and_safetensors_alone() -
     assert done.stdout.split()[-1] == "2"
 
 
+def test_labs_and_the_command_line_start_without_nbformat() -> None:
+    """Which takes longer to load than all of them: its schema's checks build a parser."""
+    code = (
+        "import sys, underload.course, underload.course.inside, underload.course.points\n"
+        "from underload.cli import build_parser\nbuild_parser()\n"
+        "print(sorted({'nbformat', 'jsonschema'} & set(sys.modules)))"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
+
+
 def test_help_answers_without_torch() -> None:
     code = (
         "import sys\nfrom underload.cli import main\n"

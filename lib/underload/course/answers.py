@@ -5,13 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from underload.course.handout import handout
 from underload.course.marks import LabError, regions
 from underload.course.outline import name_of, split_rubric
 from underload.course.source import is_solution, task_of, where
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING, Literal
 
 import underload
 from underload.course.handout import digest, handout
 from underload.course.marks import LabError
 from underload.course.source import read_notebook, write_notebook
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 State = Literal["made", "kept", "changed", "unknown"]
 

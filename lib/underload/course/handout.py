@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-
-import nbformat
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from underload.course.marks import LabError, regions, strip
 from underload.course.outline import role
 from underload.course.source import is_solution, tags, task_of, where
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 MARKDOWN_STUB = "*Your answer here.*"
 
@@ -27,6 +28,8 @@ def handout(source: NotebookNode) -> NotebookNode:
         LabError: marks that do not match, or a cell whose metadata says `solution` and which has no mark, so that
             its answer would be given away.
     """
+    import nbformat
+
     made = copy.deepcopy(source)
     for index, cell in enumerate(made.cells):
         place = where(cell, index)
@@ -48,7 +51,7 @@ def handout(source: NotebookNode) -> NotebookNode:
                 # Run All stops at a cell that fails, and these do until an answer is written: the tag lets it go on.
                 cell.metadata["tags"] = sorted(tags(cell) | {"raises-exception"})
     made.metadata.pop("widgets", None)
-    made.metadata.setdefault("underload", NotebookNode())["handout"] = digest(made)
+    made.metadata.setdefault("underload", nbformat.NotebookNode())["handout"] = digest(made)
     nbformat.validate(made)
     return made
 

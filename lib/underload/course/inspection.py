@@ -6,12 +6,14 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from underload.course.marks import LabError, regions
 from underload.course.outline import Outline, outline, role
 from underload.course.source import TREATMENTS, is_solution, nbgrader, tags, where
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 #: A cell that is tagged to raise passes under nbval whether it raises or not.
 _FORBIDDEN = {"raises-exception", "nbval-raises-exception", "nbval-ignore-output", "nbval-skip"}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
-
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING, Literal
 
 from underload.course.marks import LabError, regions
 from underload.course.source import is_solution, nbgrader, tags, task_of, where
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 #: `test` gives points; `answer` is the student's; `show` is for people to look at and skipped when a lab is graded;
 #: `given` is everything else that runs; `text` does not run.

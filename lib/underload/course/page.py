@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import re
-
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from underload.course.handout import handout
 from underload.course.source import tags
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 #: A cell with this tag keeps its text output on the page.
 KEEP = "keep-output"
@@ -24,6 +26,8 @@ def lab_page(source: NotebookNode) -> NotebookNode:
 
     Outputs of cells tagged `live` are dropped whole, as is every stream and error.
     """
+    from nbformat import NotebookNode
+
     page = handout(source)
     for cell, original in zip(page.cells, source.cells, strict=True):
         if cell.cell_type != "code":
@@ -55,7 +59,7 @@ def _shown(output: NotebookNode, keep_text: bool) -> NotebookNode | None:
     if not data:
         return None
     made = copy.deepcopy(output)
-    made.data = NotebookNode(data)
+    made.data = type(output.data)(data)
     if made.output_type == "execute_result":
         made.execution_count = None
     return made

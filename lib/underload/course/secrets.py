@@ -7,12 +7,14 @@ import keyword
 import re
 import tokenize
 from dataclasses import dataclass
-
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from underload.course.handout import handout
 from underload.course.marks import regions
 from underload.course.source import where
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 #: A shorter line (`return x`, `else:`) occurs anywhere and gives nothing away.
 TELLING = 14

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
-
-import nbformat
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING, Any
 
 from underload.course.marks import LabError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 #: Each code cell of a lab carries exactly one of these: whether its output is compared, kept, or not kept at all.
 TREATMENTS = {"nbval-check-output": "checked", "recorded": "recorded", "live": "live"}
@@ -21,6 +21,8 @@ def read_notebook(path: Path) -> NotebookNode:
     Raises:
         LabError: the file is missing, or is no notebook of format 4.5 or later.
     """
+    import nbformat
+
     try:
         notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
     except FileNotFoundError:
@@ -35,6 +37,8 @@ def read_notebook(path: Path) -> NotebookNode:
 
 def write_notebook(notebook: NotebookNode, path: Path) -> None:
     """Write a notebook: UTF-8, one final newline, keys sorted as nbformat sorts them."""
+    import nbformat
+
     nbformat.validate(notebook)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = nbformat.writes(notebook, version=nbformat.NO_CONVERT)
