@@ -231,9 +231,9 @@ class Report:
             self.wrong.append(name)
         return status == 0
 
-    def step(self, share: str, name: str, *arguments: str) -> bool:
+    def step(self, share: str, name: str, *arguments: str, **more: str) -> bool:
         """A command that is one test by itself."""
-        good = self.stage(share, name, *arguments)
+        good = self.stage(share, name, *arguments, **more)
         self.counts["passed" if good else "failed"] += 1
         return good
 
@@ -272,8 +272,8 @@ class Report:
 COURSE = ("test_course*.py", "test_lab*.py")
 BUILT = "test_book_site.py"  # looks at the book that was built before
 
-# Two test processes on two cores: with more threads than cores, they would spend their time waiting for each other.
-# What needs several threads asks for them by argument.
+# Two processes on two cores, of tests, labs or pages: with more threads than cores, they would spend their time waiting
+# for each other. What needs several threads asks for them by argument.
 TWO = ("-n", "2", "--dist", "worksteal")
 SINGLE = {"OMP_NUM_THREADS": "1"}
 
@@ -303,9 +303,10 @@ def test() -> int:
     report = Report()
     style(report)
     unit_tests(report)
-    built = report.step("chapters", "the book, from clean", "-m", "book.build", "--clean", "--quiet", "--jobs", "2")
+    build = ("-m", "book.build", "--clean", "--quiet", "--jobs", "2")
+    built = report.step("chapters", "the book, from clean", *build, **SINGLE)
     if any((ROOT / "labs").glob("*.ipynb")):
-        report.pytest("labs", "labs", "--nbval-lax", "labs", "-n", "2", "--dist", "loadfile")
+        report.pytest("labs", "labs", "--nbval-lax", "labs", "-n", "2", "--dist", "loadfile", **SINGLE)
     if built:
         book = str(BUILD / "book")
         report.pytest("everything else", "the book as built", f"tests/{BUILT}", *TWO, **SINGLE, UNDERLOAD_BOOK=book)
