@@ -21,8 +21,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -237,6 +239,27 @@ class Report:
         self.counts["passed" if good else "failed"] += 1
         return good
 
+    def beside(self, share: str, name: str, *arguments: str) -> Callable[[], bool]:
+        """Begin a command that is one test by itself and keeps one core busy; call what is returned for its end."""
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        running = subprocess.Popen(
+            [str(PYTHON), *arguments], cwd=ROOT, env=environment(), stdout=said, stderr=subprocess.STDOUT
+        )
+
+        def end() -> bool:
+            print(f"\n── {name} " + "─" * max(0, 100 - len(name)), flush=True)
+            start = time.monotonic()
+            good = running.wait() == 0
+            said.seek(0)
+            print(said.read().decode(errors="replace"), end="", flush=True)
+            self.seconds[share] = self.seconds.get(share, 0.0) + time.monotonic() - start
+            self.counts["passed" if good else "failed"] += 1
+            if not good:
+                self.wrong.append(name)
+            return good
+
+        return end
+
     def pytest(self, share: str, name: str, *arguments: str, **more: str) -> bool:
         BUILD.mkdir(exist_ok=True)
         results = BUILD / f"results-{len(self.seconds)}-{os.getpid()}.xml"
@@ -278,15 +301,13 @@ TWO = ("-n", "2", "--dist", "worksteal")
 SINGLE = {"OMP_NUM_THREADS": "1"}
 
 
-def style(report: Report) -> None:
+def style_and_unit_tests(report: Report, *which: str) -> None:
+    types = report.beside("everything else", "mypy", "-m", "mypy")  # a minute of one core
     report.step("everything else", "ruff: lint", "-m", "ruff", "check", "--quiet", ".")
     report.step("everything else", "ruff: format", "-m", "ruff", "format", "--quiet", "--check", ".")
-    report.step("everything else", "mypy", "-m", "mypy")
-
-
-def unit_tests(report: Report, *which: str) -> None:
     others = [f"--ignore-glob=*{pattern}" for pattern in (*COURSE, BUILT)]
     report.pytest("everything else", "library tests", "tests", *which, *others, *TWO, **SINGLE)
+    types()
     files = sorted(str(path) for pattern in COURSE for path in (ROOT / "tests").glob(pattern))
     if files:
         report.pytest("course checks", "course tests", *files, *which, *TWO, **SINGLE)
@@ -294,15 +315,13 @@ def unit_tests(report: Report, *which: str) -> None:
 
 def check() -> int:
     report = Report()
-    style(report)
-    unit_tests(report, "-m", "not slow")
+    style_and_unit_tests(report, "-m", "not slow")
     return report.close(None)
 
 
 def test() -> int:
     report = Report()
-    style(report)
-    unit_tests(report)
+    style_and_unit_tests(report)
     build = ("-m", "book.build", "--clean", "--quiet", "--jobs", "2")
     built = report.step("chapters", "the book, from clean", *build, **SINGLE)
     if any((ROOT / "labs").glob("*.ipynb")):
