@@ -91,6 +91,8 @@ class Fingerprint:
         self._frozen: dict[int, tuple[str, Any, dict[str, Any]]] = {}
         for name in EARLY:
             importlib.import_module(name)
+        with contextlib.suppress(ImportError):
+            importlib.import_module("typing_extensions")  # which changes `typing` when it is first loaded
         finders: tuple[list[Any], ...] = (sys.meta_path, sys.path_hooks)
         self._finders = [(found, list(found)) for found in finders]
         self.add(list(sys.modules))

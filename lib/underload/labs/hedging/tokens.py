@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, default_rng
 
+from underload.cache import BlockPool
 from underload.labs.answers import listed, named, near, number
 from underload.labs.hedging.policies import FirstToken
 from underload.labs.hedging.stage import (
@@ -27,6 +28,7 @@ from underload.labs.hedging.stage import (
     state_of,
 )
 from underload.metrics import percentile
+from underload.scheduling import Scheduler
 from underload.simulation import (
     ClusterRun,
     EngineReplica,
@@ -98,6 +100,11 @@ def drawn_asks(draw: Generator) -> tuple[list[tuple[int, int]], list[int]]:
 # ------------------------------------------------------------------ replicas with engines
 
 
+def _scheduler() -> Scheduler:
+    """Room for everybody; no two prompts have anything in common that could be found again."""
+    return Scheduler(BlockPool(8192, 16, prefix_caching=False))
+
+
 @dataclass(frozen=True)
 class Chat:
     """A chat service.
@@ -121,7 +128,7 @@ class Chat:
             Planned(at, prompt, answer, index=place)
             for place, ((prompt, answer), at) in enumerate(zip(self.asks, self.arrivals))
         ]
-        replicas = [EngineReplica(STEP, slowness=slow) for slow in self.slowness]
+        replicas = [EngineReplica(STEP, _scheduler, slowness=slow) for slow in self.slowness]
         return simulated(policy, planned, replicas, router or JoinShortestQueue(), self.seed)
 
 
