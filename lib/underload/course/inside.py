@@ -12,7 +12,6 @@ import builtins
 import contextlib
 import ctypes
 import functools
-import gc
 import getpass
 import io
 import linecache
@@ -225,6 +224,7 @@ class Inside:
 
     def _full(self) -> bool:
         """Whether a cell that ran out of memory left so much of it occupied that the next ones would too."""
+        import gc
         import mmap
 
         gc.collect()
@@ -370,8 +370,6 @@ class Inside:
         if pid:
             self.forks.add(pid)
             return True
-        # What was there before the fork is nothing to look through for garbage, which would copy the pages it lies in.
-        gc.freeze()
         self.forks = set()
         self.waited_for = set()
         if sys.platform == "linux":
