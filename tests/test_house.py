@@ -140,7 +140,7 @@ def test_the_decoder_imports_and_runs_with_torch_numpy_and_safetensors_alone() -
 
 
 def test_labs_and_the_command_line_start_without_nbformat() -> None:
-    """Which takes longer to load than all of them: its schema's checks build a parser."""
+    """Its schema's checks build a parser when they are loaded."""
     code = (
         "import sys, underload.course, underload.course.inside, underload.course.points\n"
         "from underload.cli import build_parser\nbuild_parser()\n"

@@ -19,8 +19,8 @@ nbgrader marks them. Its tasks have parts, a part is one graded cell, and a part
 Three things always hold. A hand-out contains nothing of a solution or a hidden test. What a submission holds never
 stops another's grading, and costs points only where an answer is wrong, missing, or not the student's own. A result
 depends on the submission, the lab, the class's secret and the limits alone, so that grading can stop and go on.
-Nothing heavy is imported with this package, which every lab and every process that runs cells does: nbformat alone
-takes longer to load than most cells to run.
+Nothing heavy is imported with this package, which every lab and every process that runs cells imports; nbformat is
+loaded where a notebook is read or written.
 """
 
 from underload.course.answers import Answer, solution, tasks

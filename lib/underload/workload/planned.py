@@ -15,7 +15,7 @@ from underload.workload.lengths import MOST
 
 
 def _is_count(value: object, least: int) -> bool:
-    if type(value) is int:  # nearly all: whoever plans a day makes a million of them
+    if type(value) is int:  # nearly all, and the abstract class is slow to ask
         return least <= value <= MOST
     return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= MOST
 
