@@ -45,6 +45,22 @@ def test_a_turn_follows_the_answer_before_it_by_the_time_its_user_thinks() -> No
             assert line.arrival == pytest.approx(100.0 + first.arrival)
 
 
+def test_nothing_is_due_while_prompts_are_made() -> None:
+    """On a real clock thousands of prompts take seconds, and whoever was due in them would have waited already."""
+    clock = VirtualClock(7.0)
+
+    class Slow(PromptIds):
+        def __call__(self, planned: Planned) -> list[int]:
+            clock.wait(clock.now() + 0.5)
+            return super().__call__(planned)
+
+    plan = [Planned(2.0 * i, 8, 1, i) for i in range(40)]
+    one = Engine(Scheduler(BlockPool(500, 4)), CostModelExecutor(LinearStepTime(0.01, 0.0)), clock)
+    lines = [request.timeline for request in serve(one, plan, Slow(1000))]
+    assert [line.arrival for line in lines] == [pytest.approx(7.0 + 2 * 40 * 0.5 + 2.0 * i) for i in range(40)]
+    assert all(line.scheduled == line.arrival for line in lines)
+
+
 def test_the_next_prompt_holds_what_was_really_said() -> None:
     plan = talk().plan(1, requests=1)
     done = serve(engine(), plan, PromptIds(1000))

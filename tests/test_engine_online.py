@@ -152,6 +152,15 @@ def test_an_arrival_to_come_is_waited_for_and_does_not_keep_others_waiting():
 # ---- what is refused, and what fails -------------------------------------------------------------------------------
 
 
+def test_what_was_there_before_is_not_looked_through_for_garbage_meanwhile():
+    """Torch alone makes half a million objects; a full collection among them stops the loop for a tenth of a second."""
+    assert gc.get_freeze_count() == 0
+    with OnlineEngine(engine_of()) as online:
+        online.add_request([1, 2, 3], SamplingParams(max_tokens=2)).wait()
+        assert gc.get_freeze_count() > 10_000
+    assert gc.get_freeze_count() == 0
+
+
 def test_a_slip_is_raised_where_it_was_made_and_disturbs_nobody():
     engine = engine_of(max_model_len=20)
     with OnlineEngine(engine) as online:

@@ -15,10 +15,11 @@ def serve(
 ) -> list[Request]:
     """Send each request of a plan when it is due, and step the engine until all are finished.
 
-    Time 0 of the plan is now. A turn of a conversation that has a think time arrives that long after the answer before
-    it, and its prompt holds what was really answered; where the plan has no turn before it, it comes at its own time. A
-    tenant's name is the salt of its requests: tenants share no cache. A deadline counts from the arrival. A request's
-    id is its number in the plan.
+    Time 0 of the plan is when its requests are there: making the prompts of many takes seconds, in which the first
+    would become due. On a virtual clock that is now. A turn of a conversation that has a think time arrives that
+    long after the answer before it, and its prompt holds what was really answered; where the plan has no turn
+    before it, it comes at its own time. A tenant's name is the salt of its requests: tenants share no cache. A
+    deadline counts from the arrival. A request's id is its number in the plan.
 
     Args:
         ids: makes the prompts, and is told the answers.
@@ -31,19 +32,22 @@ def serve(
     Raises:
         InvalidRequest: a request that could never be served.
     """
-    start, first = engine.clock.now(), len(engine.finished)
+    seen = first = len(engine.finished)
     sent: dict[str, Planned] = {}
 
-    def send(request: Planned, arrival: float) -> None:
+    def send(request: Planned, prompt_ids: list[int], arrival: float) -> None:
         name = str(request.index)
         sent[name] = request
         params = request.params if max_tokens is None else replace(request.params, max_tokens=max_tokens)
-        engine.add(request_of(request, name, ids(request), params, arrival))
+        engine.add(request_of(request, name, prompt_ids, params, arrival))
 
     turns = Turns(planned)
-    for request in turns.first:
-        send(request, start + request.arrival)
-    seen = first
+    begun = engine.clock.now()
+    prompts = [(request, ids(request)) for request in turns.first]
+    made = engine.clock.now()
+    start = made + (made - begun)  # as long again, in which they are added: that takes less
+    for request, prompt_ids in prompts:
+        send(request, prompt_ids, start + request.arrival)
     more = True
     while more:
         more = engine.step()
@@ -55,7 +59,7 @@ def serve(
                 continue  # somebody else's
             ids.answered(answered, done.sequences[0].output_ids)
             if done.timeline.finished is not None and (then := turns.after(answered)) is not None:
-                send(then, done.timeline.finished + (then.think or 0.0))
+                send(then, ids(then), done.timeline.finished + (then.think or 0.0))
                 more = True
     return engine.finished[first:]
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import gc
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -253,6 +254,8 @@ class OnlineEngine:
     Leaving the `with` block drains: what was asked is answered. Leaving it by an exception, Ctrl-C among them, cancels.
     So does the end of the program. `async with` waits without blocking the event loop.
 
+    While it runs, Python's garbage collector leaves alone what was there before (`gc.freeze`), as servers in Python do.
+
     Args:
         keep: steps and finished requests that the engine keeps in `steps` and `finished`, the latest ones (up to twice
             as many at times); None keeps all, and grows for as long as it runs.
@@ -408,6 +411,7 @@ class OnlineEngine:
     # ---- in the loop's thread ------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        gc.freeze()  # looking through all that torch has made would stop the loop for a tenth of a second
         try:
             while self._obey():
                 self._busy = self.engine.step()
@@ -415,6 +419,7 @@ class OnlineEngine:
         except BaseException as error:
             self._death = error
         finally:
+            gc.unfreeze()
             self._finish()
 
     def _obey(self) -> bool:
