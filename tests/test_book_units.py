@@ -1,0 +1,52 @@
+"""Numbers and their units stay on one line, in prose and only there."""
+
+from __future__ import annotations
+
+import pytest
+from docutils import nodes
+
+from book.units import UNITS, keep_units
+
+KEPT = "\u00a0"
+
+
+def paragraph(*parts: nodes.Node | str) -> nodes.paragraph:
+    made = nodes.paragraph()
+    made.extend(nodes.Text(part) if isinstance(part, str) else part for part in parts)
+    return made
+
+
+def read(tree: nodes.Element) -> str:
+    keep_units(tree)
+    return tree.astext()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_stays_with_its_number(unit: str) -> None:
+    for after in ("", " of it", ", or", ".", ")"):
+        assert read(paragraph(f"It takes 12 {unit}{after}")) == f"It takes 12{KEPT}{unit}{after}"
+
+
+def test_words_and_quotients_that_are_no_unit_may_begin_a_line() -> None:
+    for text in ("12 seats", "3 spare", "4 hands", "5 tokens", "2 s/x", "1 Bit", "a s", "7 MBs"):
+        assert read(paragraph(text)) == text
+
+
+def test_a_number_that_is_a_node_of_its_own_counts() -> None:
+    glued = nodes.inline("", "", nodes.Text("3.2"))
+    assert read(paragraph("about ", glued, " ms of 5 %")) == f"about 3.2{KEPT}ms of 5{KEPT}%"
+    assert read(paragraph(nodes.math("", "40"), " GB/s")) == f"40{KEPT}GB/s"
+    assert read(paragraph(nodes.strong("", "", nodes.Text("most")), " s of it")) == "most s of it"
+
+
+def test_nothing_is_joined_from_one_paragraph_to_the_next() -> None:
+    section = nodes.section("", paragraph("There are 3"), paragraph(" s"))
+    keep_units(section)
+    assert section[1].astext() == " s"
+
+
+def test_code_stays_as_it_is() -> None:
+    code = nodes.literal_block("", "", nodes.Text("wait 5 s"))
+    inline = nodes.literal("", "", nodes.Text("sleep 5 s"))
+    for tree in (code, paragraph("type ", inline)):
+        assert KEPT not in read(tree)
