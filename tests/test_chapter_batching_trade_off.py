@@ -169,6 +169,7 @@ def test_the_timer_of_the_recording_is_that_of_the_simulator(recording: dict[str
 def test_each_run_on_the_decoder_says_how_it_was_made(recording: dict[str, Any]) -> None:
     decoder = recording["decoder"]
     assert {"date", "machine", "model", "path", "threads"} <= decoder.keys()
+    assert recording["command"] in PAGE
     for row in decoder["rows"]:
         mean, low, high = row["mean"]
         assert low < mean < high and row["requests"] >= 1000 and 0 <= row["other_load"] <= 1

@@ -39,8 +39,9 @@ def allowed(limit: float, servers: int, share: float = 0.99) -> float:
 def test_the_opening() -> None:
     late = math.exp(-(10 - 9.5) * 0.5)
     assert 1 - late == pytest.approx(0.221, abs=5e-4)
-    few = 7 * (1 - math.exp(-(10 - 7) * 0.5))
-    assert few / (9.5 * (1 - late)) == pytest.approx(2.6, abs=0.05)
+    few = 4 * (1 - math.exp(-(10 - 4) * 0.5))
+    assert few / (9.5 * (1 - late)) == pytest.approx(1.8, abs=0.05)
+    assert 4 < 9.5 / 2 and "less than half of the traffic" in PAGE
 
 
 def test_the_peak_of_goodput() -> None:

@@ -212,7 +212,7 @@ def pieces_of(p: int, C: int, D: int, o: float, t: float) -> tuple[int, float, f
 
 
 def interrupted(budget: int, batching: Batching, *, long: int, at: int = 5) -> tuple[float, float]:
-    """The longest gap of eight, and the TTFT of the prompt that joins, on the given machine."""
+    """The longest stall of eight, and the TTFT of the prompt that joins, on the given machine."""
     late: list[Request] = []
     scheduler = Scheduler(BlockPool(400, 16, prefix_caching=False), batching=batching, max_num_batched_tokens=budget)
 
@@ -266,7 +266,7 @@ def test_the_recorded_pieces_are_near_the_formula(recording: dict[str, Any]) -> 
         assert gap * 0.85 < rows[str(budget)]["longest_gap"][1] < gap * 1.8
     assert rows["prefill-first"]["longest_gap"][1] > 0.9 * rows["1024"]["longest_gap"][1]
     speeds = [row["tokens_per_second"] for row in rows.values()]
-    assert max(speeds) / min(speeds) < 1.25  # the time is not lost, it changes hands
+    assert max(speeds) / min(speeds) < 1.25  # each step more gives tokens that somebody wants
 
 
 def test_a_few_hundred_tokens_are_best_by_the_roofline() -> None:
@@ -438,14 +438,14 @@ def test_without_room_to_grow_the_hurry_gains_nothing() -> None:
 
 def test_the_two_point_law_is_worst_in_between() -> None:
     def use(q: float, B: int = 8, L: int = 1000) -> float:
-        return (1 + q * (L - 1)) / (1 + (1 - (1 - q) ** B) * (L - 1))
+        return (1 + (1 - q) * (L - 1)) / (1 + (1 - q**B) * (L - 1))
 
-    for q in (0.01, 0.2):
-        seen = np.where(np.random.default_rng(0).random((200_000, 8)) < q, 1000, 1)
+    for q in (0.99, 0.8):
+        seen = np.where(np.random.default_rng(0).random((200_000, 8)) < 1 - q, 1000, 1)
         assert seen.mean() / seen.max(axis=1).mean() == pytest.approx(use(q), rel=0.03)
-    grid = [x / 10_000 for x in range(1, 5000)]
+    grid = [1 - x / 10_000 for x in range(1, 5000)]
     least = min(grid, key=use)
-    assert grid[0] < least < 0.05 and 1 / 8 < use(least) < use(0.0001) and use(least) < use(0.3)
+    assert grid[0] > least > 0.95 and 1 / 8 < use(least) < use(0.9999) and use(least) < use(0.7)
 
 
 def test_the_next_free_row() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
@@ -17,6 +18,11 @@ CHAPTERS = Path(__file__).resolve().parents[1] / "chapters"
 
 def page(name: str) -> str:
     return (CHAPTERS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_the_first_page_has_the_command_of_its_recording() -> None:
+    recording = json.loads((CHAPTERS / "data/collision.json").read_text(encoding="utf-8"))
+    assert recording["command"] in page("index")
 
 
 def test_the_preface_s_five_questions() -> None:

@@ -198,6 +198,7 @@ def test_what_the_page_says_of_the_figure(recording: dict[str, Any]) -> None:
 def test_the_engine_says_how_it_was_measured(recording: dict[str, Any]) -> None:
     engine = recording["engine"]
     assert {"date", "machine", "model", "path", "threads", "requests", "rate", "other_load"} <= engine.keys()
+    assert f"\n{recording['command']}\n" in PAGE
     rows = {row["policy"]: row for row in engine["rows"]}
     assert set(rows) == {"once", "one delay", "by length", "whole answer", "tied", "tied, later"}
     assert engine["requests"] >= 1000

@@ -64,6 +64,17 @@ def test_how_many_sequences_fit() -> None:
     assert sequences_that_fit(model, 2048, DEVICES["h200"].memory) == 105
 
 
+def test_the_answer_of_the_first_figure() -> None:
+    older, model = shape("llama-2-7b"), shape("llama-3.1-8b")
+    assert sequences_that_fit(model, 2048, 24e9) == 20
+    assert model.num_parameters > older.num_parameters and 4 * model.num_kv_heads == older.num_kv_heads
+
+
+def test_how_much_of_the_card_the_opening_uses(record: dict[str, Any]) -> None:
+    used = shape(record["memory"]["model"]).weight_bytes(2) + 12 * 2**30
+    assert [round(100 * used / card) for card in (40e9, 40 * 2**30)] == [97, 91]
+
+
 def test_a_model_with_shared_heads_keeps_an_eighth() -> None:
     model = shape("llama-2-70b")
     assert model.num_heads == 8 * model.num_kv_heads
@@ -145,6 +156,8 @@ def test_the_formula_for_geometric_lengths() -> None:
     assert wasted / (200 + wasted) == pytest.approx(0.26007283194535485, rel=1e-9)
     q = 1 - 1 / 200
     assert page["geometric"](200, 16) == pytest.approx(sum(q ** (n - 1) / 200 * (-n % 16) for n in range(1, 8000)))
+    for b in (16, 128):  # as the page writes it
+        assert page["geometric"](200, b) == pytest.approx(b - 200 + b / (q**-b - 1))
 
 
 def test_the_pool_wastes_what_the_formula_says_for_a_skewed_law() -> None:

@@ -238,14 +238,14 @@ def test_closed_runs_keep_their_law_and_sends_see_no_load(recording: dict[str, A
             assert row["from_send"]["mean"][0] == pytest.approx(row["mean_service"], rel=0.05)
 
 
-def test_open_runs_are_those_of_a_server_with_a_handover(recording: dict[str, Any]) -> None:
+def test_open_runs_are_those_of_a_server_with_a_turnaround(recording: dict[str, Any]) -> None:
     first = recording["rows"][0]
-    handover = 1 / first["throughput"] - first["mean_service"]
-    assert 0 < handover < 0.1 * first["mean_service"]
+    turnaround = 1 / first["throughput"] - first["mean_service"]
+    assert 0 < turnaround < 0.1 * first["mean_service"]
     held = 0
     rows = [row for row in recording["rows"] if row["users"] is None]
     for row in rows:
-        queue = mg1(row["throughput"], mean_service=row["mean_service"] + handover, scv=row["scv"])
+        queue = mg1(row["throughput"], mean_service=row["mean_service"] + turnaround, scv=row["scv"])
         formula = queue.mean_wait + row["mean_service"]
         mean, low, high = row["from_schedule"]["mean"]
         held += low <= formula <= high or abs(mean / formula - 1) < 0.05

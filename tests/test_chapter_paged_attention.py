@@ -221,6 +221,7 @@ def test_the_granularity_of_mapped_memory() -> None:
 def test_the_recording_has_what_the_page_draws() -> None:
     recording = json.loads((ROOT / "chapters/data/paging.json").read_text(encoding="utf-8"))
     assert recording["benchmark"] == "paging" and recording["read_bandwidth"] > 1e9
+    assert "\npython tests/benchmarks/paging.py --out chapters/data/paging.json\n" in TEXT
     cases = {(c["model"], c["context"], c["batch_size"]): c for c in recording["cases"]}
     assert set(cases) == {
         (model, n, batch) for model in ("S", "M", "SmolLM2-135M") for n in (128, 2048) for batch in (1, 4, 16)

@@ -135,5 +135,31 @@ def test_the_day_is_as_the_page_tells_it_with_the_record_and_without(real, tmp_p
     assert left["day"](left["PLANS"]["next day's table + 25%"])[2] > 0.5
 
 
+@pytest.mark.slow
+def test_what_is_said_of_two_pools(tmp_path, monkeypatch) -> None:
+    """Where the text puts one fleet before another, the intervals do too; also with the lengths of the stand-in."""
+    cells = re.findall(r"^```\{code-cell\} ipython3\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    setup = cells[0].removeprefix(":tags: [remove-cell]\n").replace("from myst_nb import glue\n", "")
+    monkeypatch.setenv("UNDERLOAD_TRACES", str(tmp_path))
+    left: dict = {}
+    for cell in (setup, *(cell for cell in cells if cell.startswith(("model, card =", "def cards(", "def p95(")))):
+        exec(cell, left)
+    found = {}
+    for words, served in left["FLEETS"].items():
+        runs = [
+            [line for line in served(left["load"].plan(seed, horizon=12)).timelines
+             if line.arrival > 2 and line.output_tokens > 1]
+            for seed in range(3)
+        ]  # fmt: skip
+        for of in ("ttft", "tpot", "longest_stall"):
+            _, low, high = map(float, re.findall(r"[\d.]+", left["p95"](runs, left[of])))
+            found[words, of] = low, high
+    large, small, two = left["FLEETS"]
+    for of in ("ttft", "tpot", "longest_stall"):
+        assert found[small, of][1] < found[two, of][0], of
+        better, worse = (large, two) if of == "ttft" else (two, large)
+        assert found[better, of][1] < found[worse, of][0], of
+
+
 def test_the_production_names_that_the_page_asks_for() -> None:
     assert ":::{production-names} shedding" in PAGE

@@ -61,6 +61,7 @@ def test_pages_by_hand() -> None:
     assert pytest.approx(0.9999, abs=5e-6) == 0.99 ** (1 / 100)
     assert prob_any(0.01, n=100) == pytest.approx(0.63397, abs=1e-5) and "63.397 %" in PAGE
     assert 0.18 < prob_any(0.0001, n=2000) < 0.2
+    assert pytest.approx(0.0001, rel=0.01) == 1 - 0.99 ** (1 / 100)  # what the first figure asks for
 
 
 def test_half_of_it_in_common_by_hand() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from underload.labs.why_batching_wins import recorded
 from underload.shapes import DEVICES, critical_batch, fit_step_time
 
 PAGE = Path(__file__).resolve().parents[1] / "chapters/why-batching-wins.md"
@@ -15,6 +16,10 @@ PAGE = Path(__file__).resolve().parents[1] / "chapters/why-batching-wins.md"
 def step(batch: int, weights: float, width: float, bandwidth: float, flops: float) -> float:
     """Least step time at short contexts, in s."""
     return max(weights * width / bandwidth, 2 * weights * batch / flops)
+
+
+def test_the_page_has_the_command_of_its_recording() -> None:
+    assert recorded()["command"] in PAGE.read_text("utf-8")
 
 
 def test_the_model_on_paper_has_its_corner_at_a_hundred() -> None:
