@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import NoReturn
 
 from underload.request.errors import InvalidRequest
 
@@ -66,46 +67,59 @@ class SamplingParams:
             object.__setattr__(self, "stop", (self.stop,))
         for name in ("stop", "stop_token_ids"):
             value = getattr(self, name)
-            self._require(value is None or isinstance(value, list | tuple | Set), name, "a list")
+            if not (value is None or isinstance(value, list | tuple | Set)):
+                self._refuse(name, "a list")
             object.__setattr__(self, name, tuple(value or ()))
-        self._require(self.logit_bias is None or isinstance(self.logit_bias, Mapping), "logit_bias", "a mapping")
+        if not (self.logit_bias is None or isinstance(self.logit_bias, Mapping)):
+            self._refuse("logit_bias", "a mapping")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias or {}))  # the caller may change theirs later
         # Types first: these values come out of JSON as often as out of code, and must not fail as a comparison.
         for name in ("max_tokens", "min_tokens", "top_k", "n"):
-            self._require(_is_whole(getattr(self, name)), name, "a whole number")
+            if not _is_whole(getattr(self, name)):
+                self._refuse(name, "a whole number")
         for name in ("seed", "logprobs"):
-            self._require(getattr(self, name) is None or _is_whole(getattr(self, name)), name, "a whole number or None")
+            value = getattr(self, name)
+            if not (value is None or _is_whole(value)):
+                self._refuse(name, "a whole number or None")
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"):
-            self._require(_is_number(getattr(self, name)), name, "a number")
-        self._require(all(isinstance(text, str) for text in self.stop), "stop", "strings")
-        self._require(all(map(_is_whole, self.stop_token_ids)), "stop_token_ids", "token ids (whole numbers)")
-        self._require(all(map(_is_whole, self.logit_bias)), "logit_bias", "keyed by token id (a whole number)")
-        biases = self.logit_bias.values()
+            if not _is_number(getattr(self, name)):
+                self._refuse(name, "a number")
+        if not all(isinstance(text, str) for text in self.stop):
+            self._refuse("stop", "strings")
+        if not all(map(_is_whole, self.stop_token_ids)):
+            self._refuse("stop_token_ids", "token ids (whole numbers)")
+        if not all(map(_is_whole, self.logit_bias)):
+            self._refuse("logit_bias", "keyed by token id (a whole number)")
 
-        self._require(self.max_tokens >= 1, "max_tokens", "at least 1")
-        self._require(
-            0 <= self.min_tokens <= self.max_tokens, "min_tokens", f"between 0 and max_tokens ({self.max_tokens})"
-        )
-        self._require(0 <= self.temperature < math.inf, "temperature", "0 (argmax) or a finite positive number")
-        self._require(0 <= self.top_p <= 1, "top_p", "between 0 and 1")
-        self._require(0 <= self.min_p <= 1, "min_p", "between 0 and 1")
-        self._require(
-            0 < self.repetition_penalty < math.inf, "repetition_penalty", "a finite number above 0 (1 is off)"
-        )
-        self._require(math.isfinite(self.frequency_penalty), "frequency_penalty", "finite")
-        self._require(math.isfinite(self.presence_penalty), "presence_penalty", "finite")
-        self._require(
-            all(_is_number(bias) and (bias == -math.inf or abs(bias) <= MAX_LOGIT_BIAS) for bias in biases),
-            "logit_bias",
-            f"numbers from -{MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}, or -inf to ban a token",
-        )
-        self._require(all(self.stop), "stop", "non-empty strings (an empty one would stop at once)")
-        self._require(self.logprobs is None or self.logprobs >= 0, "logprobs", "None or at least 0")
-        self._require(self.n >= 1, "n", "at least 1")
+        if not self.max_tokens >= 1:
+            self._refuse("max_tokens", "at least 1")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            self._refuse("min_tokens", f"between 0 and max_tokens ({self.max_tokens})")
+        if not 0 <= self.temperature < math.inf:
+            self._refuse("temperature", "0 (argmax) or a finite positive number")
+        if not 0 <= self.top_p <= 1:
+            self._refuse("top_p", "between 0 and 1")
+        if not 0 <= self.min_p <= 1:
+            self._refuse("min_p", "between 0 and 1")
+        if not 0 < self.repetition_penalty < math.inf:
+            self._refuse("repetition_penalty", "a finite number above 0 (1 is off)")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                self._refuse(name, "finite")
+        for bias in self.logit_bias.values():
+            if not (_is_number(bias) and (bias == -math.inf or abs(bias) <= MAX_LOGIT_BIAS)):
+                self._refuse(
+                    "logit_bias", f"numbers from -{MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}, or -inf to ban a token"
+                )
+        if not all(self.stop):
+            self._refuse("stop", "non-empty strings (an empty one would stop at once)")
+        if not (self.logprobs is None or self.logprobs >= 0):
+            self._refuse("logprobs", "None or at least 0")
+        if not self.n >= 1:
+            self._refuse("n", "at least 1")
 
-    def _require(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise InvalidRequest(f"{name} must be {wanted}, got {getattr(self, name)!r}")
+    def _refuse(self, name: str, wanted: str) -> NoReturn:
+        raise InvalidRequest(f"{name} must be {wanted}, got {getattr(self, name)!r}")
 
 
 def _is_whole(value: object) -> bool:

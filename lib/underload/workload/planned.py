@@ -6,12 +6,15 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral
 from typing import Any, NamedTuple, TextIO
 
 from underload.queueing import arguments
 from underload.request import SamplingParams, UnderloadError
 from underload.workload.lengths import MOST
+
+_NO_WISHES = SamplingParams()
 
 
 def _is_count(value: object, least: int) -> bool:
@@ -99,13 +102,13 @@ class Planned:
                 f"has {self.prompt_tokens}; make them the same"
             )
 
-    @property
+    @cached_property
     def params(self) -> SamplingParams:
         """For an engine: exactly `output_tokens` tokens, whatever the model says, and the other wishes as given.
 
         A seed in them is the first request's; request i gets seed + i.
         """
-        base = self.sampling or SamplingParams()
+        base = self.sampling or _NO_WISHES
         seed = None if base.seed is None else base.seed + self.index
         return replace(base, max_tokens=self.output_tokens, min_tokens=0, ignore_eos=True, seed=seed)
 
