@@ -202,10 +202,11 @@ class Site:
         browser.theme("light")
         return found
 
-    def sideways(self, browser: Browser, path: Path, width: int = 360) -> list[str]:
-        """What makes the page, or anything in it but tables and code, scroll sideways."""
+    def sideways(self, browser: Browser, path: Path, width: int = 360, *, fresh: bool = True) -> list[str]:
+        """What makes the page, or anything in it but tables and code, scroll sideways. fresh: open it first."""
         browser.size(width, 740)
-        browser.open(path)
+        if fresh:
+            browser.open(path)
         browser.run("document.querySelectorAll('details').forEach(fold => fold.open = true)")
         browser.settle()
         return list(browser.run(_SIDEWAYS))

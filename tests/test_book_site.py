@@ -135,20 +135,30 @@ def test_the_fonts_are_the_book_s_own_and_small(site: Site) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_asks_nobody_and_complains_of_nothing(site: Site, browser: Browser, page: str) -> None:
-    assert site.complaints(browser, path_of(site, page)) == []
+def test_on_a_desk(site: Site, browser: Browser, page: str) -> None:
+    """A page asks nobody and complains of nothing, nothing but tables and code scrolls sideways, and a page of the
+    table of contents can be cited and reported: read off one opening, which takes a second."""
+    path = path_of(site, page)
+    assert site.complaints(browser, path) == []
+    assert site.sideways(browser, path, 1280, fresh=False) == []
+    if page in articles():
+        citation = browser.run("return document.getElementById('cite-bibtex').textContent")
+        assert page in citation and re.search(r"Version \d+\.\d+\.\d+", citation)
+        (link,) = browser.find("a.report-page")
+        browser.open(link.get_attribute("href"))
+        assert browser.run("return document.getElementById('report-page').value").startswith(page)
+        assert re.match(r"\d+\.\d+\.\d+", browser.run("return document.getElementById('report-version').value"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_on_a_phone_nothing_scrolls_sideways_but_tables_and_code(site: Site, browser: Browser, page: str) -> None:
+    assert site.sideways(browser, path_of(site, page), 360) == []
 
 
 @pytest.mark.skipif(not AXE.is_file() and not REQUIRED, reason="axe-core is not there: python3 make.py setup brings it")
 @pytest.mark.parametrize("page", PAGES)
 def test_axe_finds_nothing_serious(site: Site, browser: Browser, page: str) -> None:
     assert site.axe(browser, path_of(site, page)) == []
-
-
-@pytest.mark.parametrize("width", [360, 1280])
-@pytest.mark.parametrize("page", PAGES)
-def test_nothing_scrolls_sideways_but_tables_and_code(site: Site, browser: Browser, page: str, width: int) -> None:
-    assert site.sideways(browser, path_of(site, page), width) == []
 
 
 @pytest.mark.parametrize("page", articles())
@@ -255,18 +265,6 @@ def test_the_search_field_of_a_page_leads_to_the_results(site: Site, browser: Br
             break
         browser.settle()
     assert "search.html?q=batch" in browser.driver.current_url
-
-
-@pytest.mark.parametrize("page", articles())
-def test_each_page_can_be_cited_and_reported(site: Site, browser: Browser, page: str) -> None:
-    browser.size(1280)
-    browser.open(path_of(site, page))
-    citation = browser.run("return document.getElementById('cite-bibtex').textContent")
-    assert page in citation and re.search(r"Version \d+\.\d+\.\d+", citation)
-    (link,) = browser.find("a.report-page")
-    browser.open(link.get_attribute("href"))
-    assert browser.run("return document.getElementById('report-page').value").startswith(page)
-    assert re.match(r"\d+\.\d+\.\d+", browser.run("return document.getElementById('report-version').value"))
 
 
 def test_a_report_names_page_version_and_what_was_seen(site: Site, browser: Browser) -> None:

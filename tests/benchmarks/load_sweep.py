@@ -37,7 +37,7 @@ from underload.request import Request, Timeline, WallClock
 from underload.workload import Log, Planned, Poisson, Workload, closed_loop, open_loop
 
 USERS = (1, 2, 4, 8, 16)
-LOADS = {0.3: 1200, 0.5: 2000, 0.7: 3200, 0.8: 4000, 0.9: 4800}  # of the connection; and the requests of each
+LOADS = {0.3: 1200, 0.5: 2000, 0.7: 3200, 0.8: 8000, 0.9: 9000}  # of the connection; and the requests of each
 IN_CLOSED = 2000  # requests of a closed loop
 PILOT = 500  # requests of each pilot
 WARMUP = 0.1  # share of a run's requests that its figures leave out
