@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from docutils import nodes
 
-from book.units import UNITS, keep_units
+from book.units import keep_units_in
+from underload.figures.wording import UNITS
 
 KEPT = "\u00a0"
 
@@ -17,7 +18,7 @@ def paragraph(*parts: nodes.Node | str) -> nodes.paragraph:
 
 
 def read(tree: nodes.Element) -> str:
-    keep_units(tree)
+    keep_units_in(tree)
     return tree.astext()
 
 
@@ -41,7 +42,7 @@ def test_a_number_that_is_a_node_of_its_own_counts() -> None:
 
 def test_nothing_is_joined_from_one_paragraph_to_the_next() -> None:
     section = nodes.section("", paragraph("There are 3"), paragraph(" s"))
-    keep_units(section)
+    keep_units_in(section)
     assert section[1].astext() == " s"
 
 

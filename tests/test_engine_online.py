@@ -159,6 +159,13 @@ def test_what_was_there_before_is_not_looked_through_for_garbage_meanwhile():
         online.add_request([1, 2, 3], SamplingParams(max_tokens=2)).wait()
         assert gc.get_freeze_count() > 10_000
     assert gc.get_freeze_count() == 0
+    gc.freeze()  # the caller's own stay frozen
+    try:
+        with OnlineEngine(engine_of()) as online:
+            online.add_request([1, 2, 3], SamplingParams(max_tokens=2)).wait()
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
 
 
 def test_a_slip_is_raised_where_it_was_made_and_disturbs_nobody():

@@ -6,23 +6,14 @@ space between a digit and a unit becomes one that does not break (U+00A0), in te
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-# Written as symbols. Words (tokens, requests, blocks) may begin a line.
-UNITS = (
-    *("ns", "µs", "ms", "s", "min", "h", "%", "Hz", "GHz", "W", "px"),
-    *("B", "kB", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "FLOP", "GFLOP", "TFLOP"),
-    *("GB/s", "TB/s", "MB/s", "KB/s", "GiB/s", "FLOP/s", "GFLOP/s", "TFLOP/s", "tokens/s", "requests/s"),
-)
-_UNIT = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
-_END = r"(?![\w/])"  # of a unit: not the beginning of a word, nor of a quotient that is not in the list
-_INSIDE = re.compile(rf"(?<=\d) (?=(?:{_UNIT}){_END})")
-_FIRST = re.compile(rf"^ (?=(?:{_UNIT}){_END})")
+from underload.figures.wording import keep_units
+
 NOT_PROSE = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw, nodes.comment)
 
 
@@ -32,10 +23,10 @@ class KeepUnits(SphinxPostTransform):
     default_priority = 900
 
     def run(self, **_: Any) -> None:
-        keep_units(self.document)
+        keep_units_in(self.document)
 
 
-def keep_units(tree: nodes.Node) -> None:
+def keep_units_in(tree: nodes.Node) -> None:
     """Change the spaces between numbers and units in a tree, in place."""
     before = ""  # what is read just before the text
     for node in list(tree.findall()):
@@ -44,9 +35,8 @@ def keep_units(tree: nodes.Node) -> None:
         elif isinstance(node, nodes.Text):
             text = str(node)
             if not _verbatim(node):
-                made = _INSIDE.sub("\u00a0", text)
-                if before[-1:].isdigit():
-                    made = _FIRST.sub("\u00a0", made)
+                digit = before[-1:] if before[-1:].isdigit() else ""
+                made = keep_units(digit + text).removeprefix(digit)
                 if made != text:
                     node.parent.replace(node, nodes.Text(made))
             before = text

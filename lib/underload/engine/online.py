@@ -254,7 +254,8 @@ class OnlineEngine:
     Leaving the `with` block drains: what was asked is answered. Leaving it by an exception, Ctrl-C among them, cancels.
     So does the end of the program. `async with` waits without blocking the event loop.
 
-    While it runs, Python's garbage collector leaves alone what was there before (`gc.freeze`), as servers in Python do.
+    While it runs, Python's garbage collector leaves alone what was there before (`gc.freeze`), as servers in Python do,
+    unless the caller has frozen objects already.
 
     Args:
         keep: steps and finished requests that the engine keeps in `steps` and `finished`, the latest ones (up to twice
@@ -411,7 +412,9 @@ class OnlineEngine:
     # ---- in the loop's thread ------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        gc.freeze()  # looking through all that torch has made would stop the loop for a tenth of a second
+        frozen = not gc.get_freeze_count()  # or somebody else has frozen what they want, and will thaw it
+        if frozen:
+            gc.freeze()  # looking through all that torch has made would stop the loop for a tenth of a second
         try:
             while self._obey():
                 self._busy = self.engine.step()
@@ -419,7 +422,8 @@ class OnlineEngine:
         except BaseException as error:
             self._death = error
         finally:
-            gc.unfreeze()
+            if frozen:
+                gc.unfreeze()
             self._finish()
 
     def _obey(self) -> bool:

@@ -30,7 +30,7 @@ from underload.figures.plot import (
     ticks,
 )
 from underload.figures.still import Picture, asset, columns_of_lines, data_fold, opening
-from underload.figures.wording import OWN_KEYS, attributes, quantity, significant, table
+from underload.figures.wording import OWN_KEYS, attributes, keep_units, quantity, significant, table
 
 MAX_FRAMES = 2_000
 MAX_BYTES = 600_000
@@ -281,7 +281,7 @@ def moving_figure(
     first = _position(start, data["counts"])  # type: ignore[arg-type]
     shown = frames[first]
     body = [
-        f'<p class="ul-title">{escape(title)}</p>',
+        f'<p class="ul-title">{escape(keep_units(title))}</p>',
         _commit_form(commit, controls),
         _controls_form(controls, start),
         _setting(controls, start),
@@ -295,7 +295,7 @@ def moving_figure(
         "</div>",
         f'<p class="ul-says"{"" if any(f.says for f in frames) else " hidden"}>{escape(shown.says)}</p>',
         '<p class="ul-sr" role="status" aria-live="polite"></p>',
-        f'<figcaption class="ul-caption">{escape(caption)}</figcaption>' if caption else "",
+        f'<figcaption class="ul-caption">{escape(keep_units(caption))}</figcaption>' if caption else "",
         _tables(controls, settings, frames, panels, shown, start),
         f'<script type="application/json">{encoded}</script>',
         f"<script>{asset('moving.js')}</script>",
@@ -540,7 +540,7 @@ def _panel_svg(
 def _commit_form(commit: Commit | None, controls: Sequence[Control]) -> str:
     if commit is None:
         return ""
-    question = f'<p class="ul-question">{escape(commit.question)}</p>'
+    question = f'<p class="ul-question">{escape(keep_units(commit.question))}</p>'
     answer = ""
     if commit.options:
         answer = _radios(commit.question, "guess", commit.options, -1, hidden_legend=True)

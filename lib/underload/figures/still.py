@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from underload.figures.palette import FigureError, css_variables
-from underload.figures.wording import OWN_KEYS, attributes, table
+from underload.figures.wording import OWN_KEYS, attributes, keep_units, table
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def still(
         raise FigureError("alt is empty: say what the figure shows to someone who cannot see it")
     columns = columns_of(data) if data is not None else None
     fold = data_fold([table(columns, zip(*columns.values(), strict=True))]) if columns else ""
-    words = f'<figcaption class="ul-caption">{escape(caption)}</figcaption>' if caption else ""
+    words = f'<figcaption class="ul-caption">{escape(keep_units(caption))}</figcaption>' if caption else ""
     return Picture(html=f"{opening(kind, name)}{drawing}{words}{fold}</figure>", alt=alt, data=columns)
 
 

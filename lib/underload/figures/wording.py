@@ -1,6 +1,7 @@
 """Numbers and text as they stand in figures: three significant digits, the prefix a person would say, HTML escaped."""
 
 import math
+import re
 from collections.abc import Iterable
 from html import escape
 from numbers import Integral
@@ -12,8 +13,23 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 NO_VALUE = "no value"
 
+UNITS = (
+    *("ns", "µs", "ms", "s", "min", "h", "%", "Hz", "GHz", "W", "px"),
+    *("B", "kB", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "FLOP", "GFLOP", "TFLOP"),
+    *("GB/s", "TB/s", "MB/s", "KB/s", "GiB/s", "FLOP/s", "GFLOP/s", "TFLOP/s", "tokens/s", "requests/s"),
+)
+"""Those that are written as symbols. Words (tokens, requests, blocks) may begin a line."""
+_UNIT = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
+# not the beginning of a word, nor of a quotient that is not in the list
+_BETWEEN = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?![\w/]))")
+
 OWN_KEYS = ' data-lm-suppress-shortcuts="true"'
 """On each element that takes the focus (a parent is not enough): JupyterLab would use its arrow keys for cells."""
+
+
+def keep_units(text: str) -> str:
+    """`text` with a space that does not break (U+00A0) between each number and its unit."""
+    return _BETWEEN.sub("\u00a0", text)
 
 
 def significant(value: float, digits: int = 3) -> float:
