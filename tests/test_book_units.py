@@ -40,6 +40,13 @@ def test_a_number_that_is_a_node_of_its_own_counts() -> None:
     assert read(paragraph(nodes.strong("", "", nodes.Text("most")), " s of it")) == "most s of it"
 
 
+def test_of_two_equal_texts_the_right_one_changes() -> None:
+    made = paragraph(
+        nodes.literal("", "", nodes.Text("a")), " s and ", nodes.inline("", "", nodes.Text("3")), " s and "
+    )
+    assert read(made) == f"a s and 3{KEPT}s and "
+
+
 def test_nothing_is_joined_from_one_paragraph_to_the_next() -> None:
     section = nodes.section("", paragraph("There are 3"), paragraph(" s"))
     keep_units_in(section)

@@ -8,7 +8,8 @@ import pytest
 
 from underload.cache import BlockPool
 from underload.engine import Engine, serve
-from underload.request import Request, SamplingParams, Timeline, VirtualClock
+from underload.engine.load import ADDING
+from underload.request import Request, SamplingParams, Timeline, VirtualClock, WallClock
 from underload.scheduling import Scheduler
 from underload.simulation import CostModelExecutor, LinearStepTime
 from underload.workload import (
@@ -57,8 +58,24 @@ def test_nothing_is_due_while_prompts_are_made() -> None:
     plan = [Planned(2.0 * i, 8, 1, i) for i in range(40)]
     one = Engine(Scheduler(BlockPool(500, 4)), CostModelExecutor(LinearStepTime(0.01, 0.0)), clock)
     lines = [request.timeline for request in serve(one, plan, Slow(1000))]
-    assert [line.arrival for line in lines] == [pytest.approx(7.0 + 2 * 40 * 0.5 + 2.0 * i) for i in range(40)]
+    start = 7.0 + 2 * 40 * 0.5 + 40 * ADDING
+    assert [line.arrival for line in lines] == [pytest.approx(start + 2.0 * i) for i in range(40)]
     assert all(line.scheduled == line.arrival for line in lines)
+
+
+def test_nothing_is_due_while_requests_are_added() -> None:
+    """Prompts that are cached cost nothing to make, and adding their requests does."""
+    same = list(range(3, 203))
+
+    class Known(PromptIds):
+        def __call__(self, planned: Planned) -> list[int]:
+            return same
+
+    plan = [Planned(0.0, 200, 1, i) for i in range(3000)]
+    one = Engine(Scheduler(BlockPool(5000, 16)), CostModelExecutor(LinearStepTime(1e-6, 0.0)), WallClock())
+    began = one.clock.now()
+    first = min(request.timeline.arrival for request in serve(one, plan, Known(1000)))
+    assert one.steps[0].start - first < 0.05 < first - began
 
 
 def test_the_next_prompt_holds_what_was_really_said() -> None:

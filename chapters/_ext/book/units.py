@@ -38,7 +38,9 @@ def keep_units_in(tree: nodes.Node) -> None:
                 digit = before[-1:] if before[-1:].isdigit() else ""
                 made = keep_units(digit + text).removeprefix(digit)
                 if made != text:
-                    node.parent.replace(node, nodes.Text(made))
+                    siblings = node.parent.children
+                    place = next(i for i, one in enumerate(siblings) if one is node)  # equal texts are not the same
+                    node.parent[place] = nodes.Text(made)
             before = text
 
 

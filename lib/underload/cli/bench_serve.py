@@ -159,9 +159,11 @@ def serve_measured(
             bar.draw()
 
         engine.on_step = show
-        start = engine.clock.now()
         requests = serve(engine, planned, ids, max_tokens=args.max_tokens)
-    return start, sorted(requests, key=lambda request: int(request.request_id))
+    requests.sort(key=lambda request: int(request.request_id))
+    due = {str(one.index): one.arrival for one in planned if one.think is None}
+    starts = (one.timeline.arrival - due[one.request_id] for one in requests if one.request_id in due)
+    return next(starts, engine.clock.now()), requests
 
 
 class PlannedLengths:

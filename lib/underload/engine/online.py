@@ -241,6 +241,28 @@ class Stream:
         return self.request
 
 
+class _Frozen:
+    """What was there before the first engine that runs: to look it through for garbage, all that torch has made among
+    it, would stop each loop for a tenth of a second."""
+
+    _lock = threading.Lock()
+    _engines = 0
+
+    @classmethod
+    def begin(cls) -> None:
+        with cls._lock:
+            if not cls._engines:
+                gc.freeze()
+            cls._engines += 1
+
+    @classmethod
+    def end(cls) -> None:
+        with cls._lock:
+            cls._engines -= 1
+            if not cls._engines:
+                gc.unfreeze()
+
+
 class OnlineEngine:
     """Runs an engine in a thread of its own, for callers in other threads and in event loops.
 
@@ -254,8 +276,8 @@ class OnlineEngine:
     Leaving the `with` block drains: what was asked is answered. Leaving it by an exception, Ctrl-C among them, cancels.
     So does the end of the program. `async with` waits without blocking the event loop.
 
-    While it runs, Python's garbage collector leaves alone what was there before (`gc.freeze`), as servers in Python do,
-    unless the caller has frozen objects already.
+    While one runs, Python's garbage collector leaves alone what was there before (`gc.freeze`), as it does in servers
+    written in Python. When the last one ends, it looks through everything again, also what the caller has frozen.
 
     Args:
         keep: steps and finished requests that the engine keeps in `steps` and `finished`, the latest ones (up to twice
@@ -412,9 +434,7 @@ class OnlineEngine:
     # ---- in the loop's thread ------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        frozen = not gc.get_freeze_count()  # or somebody else has frozen what they want, and will thaw it
-        if frozen:
-            gc.freeze()  # looking through all that torch has made would stop the loop for a tenth of a second
+        _Frozen.begin()
         try:
             while self._obey():
                 self._busy = self.engine.step()
@@ -422,8 +442,7 @@ class OnlineEngine:
         except BaseException as error:
             self._death = error
         finally:
-            if frozen:
-                gc.unfreeze()
+            _Frozen.end()
             self._finish()
 
     def _obey(self) -> bool:

@@ -14,9 +14,10 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NO_VALUE = "no value"
 
 UNITS = (
-    *("ns", "µs", "ms", "s", "min", "h", "%", "Hz", "GHz", "W", "px"),
-    *("B", "kB", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "FLOP", "GFLOP", "TFLOP"),
-    *("GB/s", "TB/s", "MB/s", "KB/s", "GiB/s", "FLOP/s", "GFLOP/s", "TFLOP/s", "tokens/s", "requests/s"),
+    *("ns", "µs", "ms", "s", "min", "h", "%", "Hz", "MHz", "GHz", "W", "kW", "px"),
+    *("B", "kB", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB", "FLOP", "FLOPs", "GFLOP", "TFLOP"),
+    *("KB/s", "MB/s", "GB/s", "TB/s", "MiB/s", "GiB/s", "Gbit/s", "tokens/s", "requests/s"),
+    *("FLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"),
 )
 """Those that are written as symbols. Words (tokens, requests, blocks) may begin a line."""
 _UNIT = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from numbers import Integral
 from typing import Any, NamedTuple, TextIO
 
@@ -102,7 +101,7 @@ class Planned:
                 f"has {self.prompt_tokens}; make them the same"
             )
 
-    @cached_property
+    @property
     def params(self) -> SamplingParams:
         """For an engine: exactly `output_tokens` tokens, whatever the model says, and the other wishes as given.
 
