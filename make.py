@@ -191,6 +191,8 @@ def lab(*, solutions: bool = False, start: bool = True) -> int:
     command = [str(PYTHON), "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"]
     if first.exists():
         command.append(str(first))
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # in a container; Jupyter refuses otherwise
     try:
         return subprocess.run(command, cwd=folder, env=environment()).returncode
     except KeyboardInterrupt:

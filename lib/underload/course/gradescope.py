@@ -229,7 +229,7 @@ def requirements() -> list[str]:
                 pinned[name] = version(name)
             except PackageNotFoundError:
                 raise LabError(
-                    f"{name} is neither pinned in requirements.txt nor installed; run `make setup`"
+                    f"{name} is neither pinned in requirements.txt nor installed; run `make course`"
                 ) from None
         made.append(f"{name}=={pinned[name].partition('+')[0]}")  # a local build's tag is on no index
     return made

@@ -108,7 +108,7 @@ def _for_nbgrader(made: NotebookNode) -> NotebookNode:
         from nbgrader.preprocessors import ComputeChecksums, LockCells
     except ImportError as error:
         raise LabError(
-            "handing out needs nbgrader, which locks cells and signs them: `make setup`, or "
+            "handing out needs nbgrader, which locks cells and signs them: `make course`, or "
             "`pip install nbgrader` where the library is used alone"
         ) from error
     for step in (LockCells(), ComputeChecksums()):
