@@ -7,7 +7,7 @@ import json
 import pytest
 
 from underload.cli import build_parser, main
-from underload.cli.bench_serve import PlannedLengths
+from underload.cli.bench_serve import PlannedLengths, serve_measured
 from underload.decoder import decoder_engine, load_model
 from underload.engine import generate
 from underload.request import SamplingParams
@@ -29,6 +29,17 @@ def answers(load_words: list[str]) -> list[int]:
     from underload.cli.serve_options import load_of
 
     return [one.output_tokens for one in load_of(build_parser().parse_args(["bench", "serve", *load_words])).planned]
+
+
+def test_time_0_is_the_plan_s(tiny):
+    """The warm-up that a report leaves out counts from there, and prompts are made before it."""
+    from underload.cli.serve_options import load_of
+
+    args = build_parser().parse_args(["bench", "serve", *tiny, *LOAD, "--json"])
+    planned, model = load_of(args).planned, load_model(tiny[1], path="plain")
+    start, requests = serve_measured(decoder_engine(model), model, planned, args)
+    arrivals = [request.timeline.arrival - start for request in requests]
+    assert arrivals == pytest.approx([one.arrival for one in planned], abs=1e-6)
 
 
 def test_it_takes_every_option_of_simulate_and_reports_the_same_figures(tiny, capsys):

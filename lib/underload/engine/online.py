@@ -243,7 +243,7 @@ class Stream:
 
 class _Frozen:
     """What was there before the first engine that runs: to look it through for garbage, all that torch has made among
-    it, would stop each loop for a tenth of a second."""
+    it, would stop each loop for longer than most requests take."""
 
     _lock = threading.Lock()
     _engines = 0
