@@ -9,7 +9,7 @@ import pytest
 from underload.cache import BlockPool
 from underload.engine import Engine, serve
 from underload.engine.load import ADDING
-from underload.request import Request, SamplingParams, Timeline, VirtualClock, WallClock
+from underload.request import Request, SamplingParams, Timeline, VirtualClock
 from underload.scheduling import Scheduler
 from underload.simulation import CostModelExecutor, LinearStepTime
 from underload.workload import (
@@ -64,18 +64,24 @@ def test_nothing_is_due_while_prompts_are_made() -> None:
 
 
 def test_nothing_is_due_while_requests_are_added() -> None:
-    """Prompts that are cached cost nothing to make, and adding their requests does."""
-    same = list(range(3, 203))
+    """Prompts that are known already cost next to nothing to make, and adding their requests does."""
+    clock = VirtualClock()
 
     class Known(PromptIds):
         def __call__(self, planned: Planned) -> list[int]:
-            return same
+            clock.wait(clock.now() + 1e-6)
+            return [1, 2, 3]
 
-    plan = [Planned(0.0, 200, 1, i) for i in range(3000)]
-    one = Engine(Scheduler(BlockPool(5000, 16)), CostModelExecutor(LinearStepTime(1e-6, 0.0)), WallClock())
-    began = one.clock.now()
-    first = min(request.timeline.arrival for request in serve(one, plan, Known(1000)))
-    assert one.steps[0].start - first < 0.05 < first - began
+    class Adding(Engine):
+        def add(self, request: Request) -> None:
+            super().add(request)
+            clock.wait(clock.now() + 2e-4)
+
+    plan = [Planned(0.0, 3, 1, i) for i in range(300)]
+    one = Adding(Scheduler(BlockPool(500, 4)), CostModelExecutor(LinearStepTime(0.01, 0.0)), clock)
+    lines = [request.timeline for request in serve(one, plan, Known(1000))]
+    added = 300 * (1e-6 + 2e-4)
+    assert min(line.arrival for line in lines) == one.steps[0].start > added
 
 
 def test_the_next_prompt_holds_what_was_really_said() -> None:

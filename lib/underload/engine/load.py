@@ -10,7 +10,7 @@ from underload.request import Request, SamplingParams, Timeline
 from underload.workload import Planned, PromptIds, Turns
 
 ADDING = 5e-4
-"""s that adding a request to an engine never takes: several times what it does."""
+"""s allowed for adding one request to an engine on a clock that runs."""
 
 
 def serve(
