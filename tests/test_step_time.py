@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from underload.request import StepRecord, UnderloadError
+from underload.cache import BlockPool, HostPool
+from underload.engine import Engine
+from underload.request import Request, SamplingParams, StepRecord, Timeline, UnderloadError, VirtualClock
+from underload.scheduling import Plan, Scheduler
 from underload.shapes import device, roofline, shape, step_cost
 from underload.simulation import (
+    CostModelExecutor,
     LinearStepTime,
     OverlapStepTime,
     ReplayStepTime,
     RooflineStepTime,
     StepTime,
+    SwapStepTime,
     TableStepTime,
 )
 from underload.workload import find_trace, read_columns
@@ -75,6 +80,38 @@ def test_a_replay_goes_on_where_it_was_however_it_is_asked():
     assert [replay(one), *replay.run(one, 2), replay(one)] == [0.1, 0.2, 0.3, 0.4]
     with pytest.raises(UnderloadError, match=r"step 5 was asked for and 4 were recorded"):
         replay(one)
+
+
+def swapping(step_time: StepTime, *, join: bool = True) -> Engine:
+    """Ten requests in a pool that has no room for them: some are swapped out, and in again."""
+    scheduler = Scheduler(BlockPool(16, 4), max_num_seqs=8, preemption="swap", host_pool=HostPool(100))
+    engine = Engine(scheduler, CostModelExecutor(step_time, output_tokens={}), VirtualClock())
+    engine.join_steps = join
+    plans = []
+    schedule = scheduler.schedule
+    scheduler.schedule = lambda *given, **named: plans.append(schedule(*given, **named)) or plans[-1]  # type: ignore
+    for number in range(10):
+        wanted = SamplingParams(max_tokens=20, ignore_eos=True)
+        engine.add(Request(str(number), [number + 5] * 8, wanted, Timeline(0.0)))
+    engine.run()
+    engine.plans = plans  # type: ignore[attr-defined]
+    return engine
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_swapped_blocks_take_their_time_and_nothing_else_does(join):
+    free, paid = (swapping(SwapStepTime(LinearStepTime(0.5, 0.25), each), join=join) for each in (0.0, 0.125))
+    moved = sum(len(plan.swap_out) + len(plan.swap_in) for plan in paid.plans if isinstance(plan, Plan))
+    assert moved >= 4 and moved % 2 == 0  # what goes out comes back
+    assert paid.clock.now() - free.clock.now() == 0.125 * moved
+    assert free.steps == swapping(LinearStepTime(0.5, 0.25), join=join).steps
+    assert len(paid.steps) == len(free.steps) and (len(paid.plans) < len(paid.steps)) == join
+
+
+@pytest.mark.parametrize("seconds", [-1e-9, float("nan"), float("inf")])
+def test_a_swap_takes_some_finite_time(seconds):
+    with pytest.raises(UnderloadError, match="a block is swapped in 0 s or more, got"):
+        SwapStepTime(LinearStepTime(1, 0), seconds)
 
 
 # ---- what they say ---------------------------------------------------------------------------------------------------

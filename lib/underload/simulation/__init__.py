@@ -9,7 +9,7 @@
     simulate      simulate: one station, one load, one call
     run           Run: what happened to every customer, in the words of `queueing.Measures`
     little        Little's law on a window, ends and all
-    step_time     LinearStepTime, OverlapStepTime, ReplayStepTime: how long a step of the serving engine takes
+    step_time     LinearStepTime, OverlapStepTime, ReplayStepTime, SwapStepTime: how long a step of the engine takes
     roofline      RooflineStepTime: by the model's shape and the device's data sheet
     table         TableStepTime: by a table of measurements
     fitted        FittedStepTime: as this machine was seen to take it
@@ -81,7 +81,7 @@ from underload.simulation.serving import ServingRun, simulate_serving
 from underload.simulation.simulate import simulate
 from underload.simulation.slowness import Episodes, Product, Slowness, Steady, drawn_episodes
 from underload.simulation.station import ServerStation, SharedStation, Station, station
-from underload.simulation.step_time import LinearStepTime, OverlapStepTime, ReplayStepTime, StepTime
+from underload.simulation.step_time import LinearStepTime, OverlapStepTime, ReplayStepTime, StepTime, SwapStepTime
 from underload.simulation.table import TableStepTime
 from underload.simulation.visit import Visit, VisitState
 
@@ -136,6 +136,7 @@ __all__ = [
     "StationReplica",
     "Steady",
     "StepTime",
+    "SwapStepTime",
     "TableStepTime",
     "TargetInside",
     "Tied",

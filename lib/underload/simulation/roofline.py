@@ -14,7 +14,7 @@ class RooflineStepTime:
     """By the bytes that a step must move or by its FLOPs, whichever takes longer, and `overhead` (s) on top.
 
     Williams et al., "Roofline" (CACM 2009). Counted as `shapes.sized_cost` counts; padding is computed and neither read
-    from the cache nor written to it. Blocks that go to the host or come back, and copies of blocks, are not in it.
+    from the cache nor written to it. Copies of blocks are not in it, nor what is swapped (`SwapStepTime`).
 
     Args:
         weight_bytes, kv_bytes: bytes that a weight and a cached value are stored in.

@@ -7,6 +7,7 @@ microsecond.
     LinearStepTime    overhead + so much a token + so much a key read
     OverlapStepTime   memory and computing side by side, the shorter hidden in part
     ReplayStepTime    durations that were recorded, in order
+    SwapStepTime      any of these, and the way of swapped blocks to the host and back
 
 and in files of their own `RooflineStepTime`, `TableStepTime`, `FittedStepTime`.
 
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from math import inf
+from typing import Any, Protocol
 
 from underload.request import StepSize, UnderloadError
 
@@ -136,3 +138,29 @@ class ReplayStepTime:
                 "under the same scheduler, from a fresh ReplayStepTime"
             )
         return self.durations[start : self._next]
+
+
+@dataclass(frozen=True)
+class SwapStepTime:
+    """Another step time, and `per_block` s for each block that a plan swaps out or in.
+
+    As `DecoderExecutor` carries a plan out: copies first, one after another, and nothing is computed meanwhile. Over a
+    link of so many bytes/s a block takes its tokens x `ModelShape.kv_bytes_per_token` / bytes per second.
+
+    Raises:
+        UnderloadError: a time below 0 s, or without end.
+    """
+
+    step_time: StepTime
+    per_block: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.per_block < inf:
+            raise UnderloadError(f"a block is swapped in 0 s or more, got {self.per_block!r:.40} s")
+
+    def __call__(self, step: Any) -> float:
+        """step: a plan; a record does not say what was swapped."""
+        return self.step_time(step) + self.per_block * (len(step.swap_out) + len(step.swap_in))
+
+    def run(self, step: StepSize, k: int) -> list[float]:
+        return self.step_time.run(step, k)  # in steps that are like the one before nothing is swapped
