@@ -248,6 +248,15 @@ def test_a_formula_that_cannot_be_set_raises() -> None:
         to_mathml(r"\nosuch", display=False)
 
 
+def test_an_equation_of_another_page_is_cited_with_that_page(site: Site) -> None:
+    here, elsewhere = (re.sub(r"[ \n]+", " ", text(site, f"chapters/{name}")) for name in ("index", "often-said"))
+    title = re.search(r"<h1>(.*?)<", here)
+    assert title
+    cited = r'href="{}#equation-eq-sample-step"[^>]*>.{{0,60}}?\(1\).{{0,30}}?</a> of\u00a0<em>' + title[1]
+    assert re.search(cited.format("index.html"), elsewhere), "nobody can tell whose (1) it is"
+    assert re.search(r'href="#equation-eq-sample-step"', here) and f"of\u00a0<em>{title[1]}" not in here
+
+
 def test_claims_are_gathered_with_their_references_resolved(site: Site) -> None:
     made = text(site, "chapters/often-said")
     assert "“Batching always raises latency”" in made
