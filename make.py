@@ -10,7 +10,7 @@
     setup           the environment in .venv, which the others make by themselves
     clean           remove what was built (not .venv, not my-labs)
 
-Python 3.11 or later is needed. The first run installs about 2 GB into .venv; later ones change nothing.
+Python 3.11 or later is needed. The first run installs about 3 GB into .venv; later ones change nothing.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def setup(*, course: bool = False) -> int:
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     runs: list[list[str]] = []
     if not stamped("underload", wanted):
-        print("Installing what requirements.txt pins (about 2 GB the first time) …")
+        print("Installing what requirements.txt pins (about 3 GB the first time) …")
         runs += [
             ["-r", "requirements.txt"],
             ["--no-deps", "-e", "lib"],

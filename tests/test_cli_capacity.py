@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 
 import pytest
 
@@ -52,6 +53,9 @@ def test_the_page_says_load_system_answer_and_what_binds(capsys):
                  "with 95% confidence", "each run"):  # fmt: skip
         assert text in out
     assert "sequences at their limit" in out
+    rate = re.search(r"capacity +(\S+) requests/s", out)
+    own = re.search(r"(\S+) times the load's own (\S+) requests/s", out)
+    assert rate and own and float(own[1]) * float(own[2]) == pytest.approx(float(rate[1]), rel=2e-3)
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,8 @@ import json
 
 import pytest
 
-from underload.cli import main
+from underload.cli import build_parser, main
+from underload.cli.compare import _alternative, _beside, _between, _change, _in_full
 
 STEP = ["--step-time", "linear:10ms,500us"]
 LOAD = ["--rate", "10", "--requests", "100", "--prompt", "40", "--output", "geometric:10"]
@@ -28,6 +29,9 @@ def test_alternatives_differ_in_what_they_say_and_in_nothing_else():
     base, slots, again = data["rows"]
     assert [row["system"] for row in data["rows"]] == ["base", "two slots", "again"]
     assert all("shortest-first" in words for words in data["systems"].values())
+    assert [words.rpartition("; ")[2] for words in data["systems"].values()] == [
+        "--max-num-seqs 256", "--max-num-seqs 2", "--max-num-seqs 256",
+    ]  # fmt: skip
     assert again["goodput_change"] == 0.0 and again["ttft"] == base["ttft"]
     assert slots["ttft_change"] > 0 and slots["ttft"] == pytest.approx(base["ttft"] + slots["ttft_change"])
     assert base["rate"] == pytest.approx(10, rel=0.3) and len({row["rate"] for row in data["rows"]}) == 1
@@ -59,6 +63,40 @@ def test_the_page_has_figures_intervals_and_differences(capsys):
         "again against base: no difference",
     ):
         assert text in out
+    base, slots, again = out.splitlines()[1:4]
+    assert base.startswith("base         one replica; continuous") and base.endswith("; --max-num-seqs 256")
+    assert slots == "two slots    as base, but --max-num-seqs 2"
+    assert again == "again        the same as base"
+
+
+def test_systems_are_told_apart_by_what_differs_and_is_said_once():
+    def said(*words):
+        base, *others = [build_parser().parse_args(["compare", *STEP, *words])]
+        for text in ("a: --replicas 2 --no-prefix-caching", "b: --no-chunked-prefill --step-time 'linear:9ms, 1ms'"):
+            others.append(_alternative(text, base)[1])
+        return _in_full(base, [base, *others]), [_beside(one, base, "base") for one in others]
+
+    words, beside = said()
+    assert words.endswith("; linear:10ms,500us")  # nothing else is untold
+    assert beside == [
+        "as base, but --replicas 2 --no-prefix-caching",
+        "as base, but --step-time 'linear:9ms, 1ms' --no-chunked-prefill",
+    ]
+    assert said("--no-prefix-caching")[1][0] == "as base, but --replicas 2"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(0.012, "met SLO +1.2%"), (-0.0004, "met SLO −0.04%"), (-1e-5, "met SLO −0.001%")],
+)
+def test_a_difference_that_is_one_is_not_printed_as_0(change, says):
+    row = {"attainment_change": change, "attainment_change_low": change / 2, "attainment_change_high": 2 * change}
+    row = row if change > 0 else row | {"attainment_change_low": 2 * change, "attainment_change_high": change / 2}
+    assert _change("attainment", "met SLO", row) == says
+
+
+def test_an_end_that_is_0_has_no_sign():
+    assert _between("attainment", -0.0, 0.5) == "0.0%–50.0%"
 
 
 def test_replicas_routers_and_step_times_are_alternatives_too():

@@ -12,6 +12,7 @@ import torch
 
 import underload.decoder
 from underload.cli import main
+from underload.cli.generate import change_text, seconds_text
 from underload.decoder import Ceilings, generate, load_model
 from underload.request import SamplingParams
 
@@ -57,6 +58,39 @@ def test_the_text_goes_to_stdout_and_the_figures_to_stderr(tiny, model, capsys):
     assert out == expected(model, "The train").text + "\n"
     for word in ("TTFT", "TPOT", "tokens/s", "12 tokens", "GB/s", "plain path"):
         assert word in err
+
+
+@pytest.mark.parametrize("more", [[], ["--chat"]])
+def test_what_a_first_step_sets_up_is_not_in_the_figures(tiny, model, monkeypatch, more):
+    events = []
+
+    def seen(what, function):
+        def recording(*args, **options):
+            events.append(what)
+            return function(*args, **options)
+
+        return recording
+
+    model.forward = seen("step", model.forward)
+    monkeypatch.setattr(underload.decoder, "load_model", lambda *_, **__: model)
+    monkeypatch.setattr(underload.decoder, "generate", seen("clock", generate))
+    pipe(monkeypatch, "One\nTwo\n")
+    assert main([*tiny, "--max-tokens", "4", "--ignore-eos", *more]) == 0
+    first = events.index("clock")
+    assert events[:first] == ["step", "step"]  # a prompt and a token after it
+    assert events[first + 1 :].count("step") == 4 * (1 + len(more))  # and none later
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [(0.0, "0.0%"), (-0.0, "0.0%"), (-0.0004, "0.0%"), (0.0004, "0.0%"), (-0.012, "-1.2%"), (0.012, "+1.2%")],
+)
+def test_a_difference_that_rounds_to_0_has_no_sign(share, says):
+    assert change_text(share) == says
+
+
+def test_a_time_of_0_has_no_sign():
+    assert seconds_text(-0.0) == seconds_text(0.0) == "0 µs"
 
 
 def test_quiet_is_the_text_alone(tiny, model, capsys):

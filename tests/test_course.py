@@ -314,9 +314,11 @@ def test_the_command_line_lists_labs_and_unfolds_one_answer(
     write_notebook(sample_lab(), tmp_path / "sample.ipynb")
     monkeypatch.setenv("UNDERLOAD_LABS", str(tmp_path))
     assert main(["labs", "list"]) == 0
-    assert "sample" in (listed := capsys.readouterr().out) and "tasks 1, 2, 3" in listed
+    assert capsys.readouterr().out == "sample  A sample lab  tasks 1, 2, 3\n"
     assert main(["labs", "list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"labs": [{"lab": "sample", "tasks": ["1", "2", "3"]}]}
+    assert json.loads(capsys.readouterr().out) == {
+        "labs": [{"lab": "sample", "title": "A sample lab", "tasks": ["1", "2", "3"]}]
+    }
     assert main(["labs", "solution", "sample.ipynb", "1"]) == 0
     assert "secret_factor" in (shown := capsys.readouterr().out) and "double(1_234_567)" not in shown
     assert main(["labs", "solution", "sample", "9"]) == 2

@@ -94,7 +94,7 @@ def test_info_of_a_checkpoint_reads_its_headers(capsys, tiny_checkpoint, tiny_gg
 def test_list_names_everything_and_survives_a_damaged_model(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("UNDERLOAD_CACHE", str(tmp_path))
     text = printed(capsys, "model", "list")
-    assert "underload model get smollm2-135m" in text
+    assert "underload model get smollm2-135m (93 MB to download" in text and "5.0 MB of weights as float16" in text
     assert all(f"shape:{name}" in text for name in SHAPES)
     (tmp_path / "smollm2-135m").mkdir()
     (tmp_path / "smollm2-135m" / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF")

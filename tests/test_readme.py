@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from underload.cli import COMMANDS as COMMAND_NAMES
 from underload.cli import build_parser
+from underload.course.outline import outline
+from underload.course.source import read_notebook
+from underload.decoder.fetch import FETCHABLE
+from underload.shapes import shape
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,17 +36,36 @@ def test_every_command_shown_is_one(command: str) -> None:
     assert callable(args.run)
 
 
-def test_the_commands_that_answer_a_question_are_shown() -> None:
+def test_every_command_there_is_is_shown() -> None:
     shown = {shlex.split(command, comments=True)[1] for command in COMMANDS}
-    assert {"queue", "workload", "bench", "simulate", "capacity", "compare"} <= shown
+    assert shown == set(COMMAND_NAMES)
 
 
 def test_a_lab_takes_as_long_as_the_labs_say() -> None:
     said = re.search(r"(\d+) to (\d+) minutes of your time for the core of a lab", README)
     assert said
-    labs = [lab.read_text(encoding="utf-8") for lab in (ROOT / "labs").glob("*.ipynb")]
-    minutes = [int(found[1]) for lab in labs if (found := re.search(r"about (\d+) minutes for the \w+ tasks", lab))]
+    labs = [outline(read_notebook(lab)) for lab in (ROOT / "labs").glob("*.ipynb")]
+    minutes = [lab.minutes or 0 for lab in labs if lab.parts]
     assert (min(minutes), max(minutes)) == (int(said[1]), int(said[2]))
+
+
+def test_the_environment_is_as_large_in_all_texts() -> None:
+    places = ("README.md", "make.py", "chapters/back/for-students.md", "chapters/back/teaching.md",
+              "lib/underload/course/student_readme.md")  # fmt: skip
+    for place in places:
+        text = (ROOT / place).read_text(encoding="utf-8")
+        sizes = re.findall(r"([\d.]+ GB) of disk|about ([\d.]+ GB) (?:into|the first time)", text, re.IGNORECASE)
+        assert {one or other for one, other in sizes} == {"3 GB"}, place
+
+
+def test_a_real_model_is_as_large_as_what_is_fetched() -> None:
+    said = re.search(r"(\d+) MB to download, or (\d+) MB where the Hugging Face hub answers", README)
+    assert said
+    name = "smollm2-135m"
+    # The hub's weights are bfloat16: two bytes a parameter.
+    assert [int(size) for size in said.groups()] == [
+        round(size / 1e6) for size in (FETCHABLE[name].size, 2 * shape(name).num_parameters)
+    ]
 
 
 def test_the_python_said_to_need_no_torch_runs_without_it() -> None:

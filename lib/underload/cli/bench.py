@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from underload import metrics
 from underload.cli import bench_serve, print_json
-from underload.cli.generate import add_model_options, seconds_text
+from underload.cli.generate import add_model_options, change_text, seconds_text
 from underload.request import UnderloadError
 from underload.shapes import StepLine, fit_step_time
 
@@ -193,7 +193,7 @@ def print_line(run: dict[str, Any]) -> None:
     else:
         print(
             f"  the steps are {line['relative_residual_rms']:.1%} (rms) off the line, at most "
-            f"{line['relative_residuals'][worst]:+.1%}, at B = {rows[worst]['batch']}"
+            f"{change_text(line['relative_residuals'][worst])}, at B = {rows[worst]['batch']}"
         )
     if o > 0 and t > 0:
         knee = StepLine(o, t).knee

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from underload.cli import print_json
 from underload.cli.bench import load_average
-from underload.cli.generate import add_model_options, seconds_text
+from underload.cli.generate import add_model_options, change_text, seconds_text
 from underload.request import UnderloadError
 
 if TYPE_CHECKING:
@@ -133,4 +133,4 @@ def show(step_time: FittedStepTime, errors: dict[str, StepErrors]) -> None:
     print("\nerrors: of single steps, median and mean; of all time together")
     for name, label in (("fitted", "loads it was fitted on"), ("held_out", "loads it was not")):
         off = errors[name]
-        print(f"  {label:<24}{off.median:>7.1%} {off.mean:>7.1%} {off.total:>+7.1%}  ({off.steps:,} steps)")
+        print(f"  {label:<24}{off.median:>7.1%} {off.mean:>7.1%} {change_text(off.total):>7}  ({off.steps:,} steps)")

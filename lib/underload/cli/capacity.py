@@ -164,14 +164,16 @@ def _print(args: argparse.Namespace, source: Source, found: Capacity, spare: Hea
     sure = f", {max(around.low, 0):.4g} to {around.high:.4g} with {around.confidence:.0%} confidence" if around else ""
     print(f"capacity     {found.rate:.4g} requests/s{sure}")
     print(f"             {found.load:.0%} of the {found.saturated:.4g} requests/s with a queue that never empties")
-    print(f"             {found.scale:.4g} times the load's own rate")
+    if found.scale:
+        own = found.rate / found.scale
+        print(f"             {found.scale:.4g} times the load's own {own:.4g} requests/s")
     crossings = ", ".join(f"{at:.4g}" for at in found.crossings)
     print(f"each run     {crossings} requests/s; {found.requests:,} requests, {seconds_text(found.window)}")
     if found.binds is not None:
         print(f"binds        {found.binds}")
     if spare is not None:
-        inside = f", {spare.interval.low:.1%} to {spare.interval.high:.1%}" if spare.interval else ""
-        print(f"headroom     {spare.share:.1%}{inside}, for {spare.what}: {spare.rate:.4g} requests/s at most")
+        inside = f", {spare.interval.low:z.1%} to {spare.interval.high:z.1%}" if spare.interval else ""
+        print(f"headroom     {spare.share:z.1%}{inside}, for {spare.what}: {spare.rate:.4g} requests/s at most")
     for note in found.notes:
         print(f"note         {note}")
     print(f"             {len(found.probes)} runs of the search, {took:.1f} s")

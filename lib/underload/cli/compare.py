@@ -7,7 +7,7 @@ import copy
 import math
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
         print_json(
             {
                 "load": {"name": source.example.name, "notes": source.example.notes},
-                "systems": {name: _words(variant) for name, variant in variants.items()},
+                "systems": {name: _in_full(variant, variants.values()) for name, variant in variants.items()},
                 "slo_s": asked.slo.terms,
                 "attainment": asked.how["attainment"],
                 "computed_in_s": took,
@@ -110,7 +110,8 @@ def run(args: argparse.Namespace) -> None:
     else:
         print(f"load         {source.example.name}: {summary_line(source.example.planned)}")
         for name, variant in variants.items():
-            print(f"{name:<12} {_words(variant)}")
+            words = _in_full(args, variants.values()) if variant is args else _beside(variant, args, args.name)
+            print(f"{name:<12} {words}")
         for note in source.example.notes:
             print(f"note         {note}")
         _print(rows, asked.how["attainment"], args.name)
@@ -145,6 +146,41 @@ def _alternative(text: str, args: argparse.Namespace) -> tuple[str, argparse.Nam
 
 def _words(args: argparse.Namespace) -> str:
     return f"{system_line(args)}; {policy_line(args)}; {args.step_time}"
+
+
+def _in_full(args: argparse.Namespace, systems: Iterable[argparse.Namespace]) -> str:
+    """A system in words, and its value of each option in which the systems differ, where the words do not tell it."""
+    untold = []
+    for other in systems:
+        for name in _differing(other, args):
+            swapped = argparse.Namespace(**vars(args) | {name: getattr(other, name)})
+            if _words(swapped) == _words(args):
+                untold.append(_option(name, getattr(args, name)))
+    return "; ".join([_words(args), *dict.fromkeys(filter(None, untold))])
+
+
+def _beside(args: argparse.Namespace, first: argparse.Namespace, name: str) -> str:
+    """What a system has that the first has not."""
+    options = [_option(one, getattr(args, one)) for one in _differing(args, first)]
+    return f"as {name}, but {' '.join(options)}" if options else f"the same as {name}"
+
+
+def _differing(args: argparse.Namespace, other: argparse.Namespace) -> list[str]:
+    """The options of a system that two do not share."""
+    parser = _Parser(add_help=False)
+    add_system_options(parser)
+    names = vars(parser.parse_args([]))
+    return [name for name in names if getattr(args, name) != getattr(other, name)]
+
+
+def _option(name: str, value: Any) -> str:
+    """An option as it is typed; nothing where it was left out."""
+    word = name.replace("_", "-")
+    if value is None or (value is False and word.startswith("no-")):
+        return ""
+    if isinstance(value, bool):
+        return f"--{word}" if value else f"--no-{word}"
+    return f"--{word} {shlex.quote(str(value))}"
 
 
 COLUMNS = (("goodput", "goodput"), ("attainment", "met SLO"), ("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"))
@@ -183,7 +219,7 @@ def _between(name: str, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return ""
     if name == "attainment":
-        return f"{max(low, 0):.1%}–{min(high, 1):.1%}"
+        return f"{max(low, 0):z.1%}–{min(high, 1):z.1%}"
     if name == "goodput":
         return f"{max(low, 0):.3g}–{high:.3g}"
     scale = 1.0 if high >= 1 else 1e3
@@ -197,7 +233,8 @@ def _change(name: str, title: str, row: dict[str, Any]) -> str:
         return ""
     sign = "+" if change > 0 else "−"
     if name == "attainment":
-        return f"{title} {sign}{abs(change):.1%}"
+        size = abs(change)  # as it is a difference, it does not print as 0
+        return f"{title} {sign}{f'{size:.1%}' if size >= 5e-4 else f'{100 * size:.2g}%'}"
     return f"{title} {sign}{_cell(name, abs(change))}"
 
 

@@ -24,7 +24,7 @@ examples:
   underload generate "1, 2, 3," --temperature 0 --json
 
 The text goes to standard output as it is written; the figures after it go to standard error:
-  TTFT       time to first token: the whole prompt is computed before it
+  TTFT       time to first token: the whole prompt is computed before it; what is compiled at a first step is not in it
   TPOT       time per output token after the first; its inverse is the speed at which text appears
   bandwidth  bytes of weights and cache that the decode steps had to read, a second, beside what this machine can stream
 """
@@ -101,13 +101,16 @@ def run(args: argparse.Namespace) -> int:
     if args.chat and not args.json and (args.prompt is None or _on_terminal(sys.stdin)):
         from underload.cli.conversation import Conversation
 
-        return Conversation(load(args), params, system=args.system, figures=not args.quiet).run(first=args.prompt)
+        talk = Conversation(load(args), params, system=args.system, figures=not args.quiet)
+        warm_up(talk.model, params)
+        return talk.run(first=args.prompt)
     prompt = args.prompt if args.prompt is not None else read_prompt()
     model = load(args)
     if args.chat:
         tokenizer = chat_tokenizer(model)
         system = [] if args.system is None else [{"role": "system", "content": args.system}]
         prompt = tokenizer.apply_chat_template([*system, {"role": "user", "content": prompt}])
+    warm_up(model, params)
     answer = Answer(model, prompt, params, show=not args.json)
     if args.json:
         print_json(answer.as_dict())
@@ -167,6 +170,21 @@ def load(args: argparse.Namespace) -> Model:
     return model
 
 
+def warm_up(model: Model, params: SamplingParams) -> None:
+    """Write two tokens that nobody sees: what is compiled, read or set up at a first step stays out of the latencies.
+
+    Raises:
+        InvalidRequest: `params` that this model cannot serve.
+    """
+    from underload.decoder.generate import generate
+
+    short = dataclasses.replace(params, max_tokens=2, min_tokens=0, stop=(), ignore_eos=True)
+    try:
+        generate(model, [[0, 0]], short)
+    except InvalidRequest as error:
+        raise _of_one_prompt(error) from error
+
+
 def chat_tokenizer(model: Model) -> Any:
     """The tokenizer of a model that can chat.
 
@@ -222,7 +240,7 @@ class Answer:
             self.interrupted = True
             return
         except InvalidRequest as error:
-            raise InvalidRequest(str(error).removeprefix("prompt 0: ")) from error
+            raise _of_one_prompt(error) from error
         self.completion, self.steps = made[0], made.steps
         self.timeline = self.completion.timeline
 
@@ -281,6 +299,11 @@ class Answer:
         return data
 
 
+def _of_one_prompt(error: InvalidRequest) -> InvalidRequest:
+    """The same, without the number of the prompt: there is one."""
+    return InvalidRequest(str(error).removeprefix("prompt 0: "))
+
+
 def decode_only(steps: list[StepRecord]) -> list[StepRecord]:
     """The steps that computed output tokens and no prompt: those whose time is TPOT."""
     return [step for step in steps if step.decode_tokens and not step.prefill_tokens]
@@ -325,10 +348,17 @@ def seconds_text(seconds: float | None) -> str:
     """A time as one would say it."""
     if seconds is None:
         return "–"
+    seconds += 0.0  # without the sign of a zero
     size = abs(seconds)
     if size >= 1:
         return f"{seconds:.3g} s" if size < 1000 else f"{seconds:,.0f} s"
     return f"{seconds * 1e3:.3g} ms" if size >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def change_text(share: float) -> str:
+    """A relative difference with its sign, as in "+1.2%"; one that rounds to 0 has none."""
+    said = f"{share:z.1%}"
+    return said if share < 0 or said == "0.0%" else f"+{said}"
 
 
 def count_text(number: int, noun: str) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from underload.course import LabError, find_labs, read_notebook, refresh_copies, solution, tasks
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 
 def register(commands: Any) -> None:
@@ -16,7 +19,9 @@ def register(commands: Any) -> None:
         description="The labs that come with the book. `make lab` opens your own copies of them.",
     )
     words = parser.add_subparsers(dest="labs_command", metavar="COMMAND", required=True)
-    listing = words.add_parser("list", help="each lab with its tasks", description="Each lab with its tasks.")
+    listing = words.add_parser(
+        "list", help="each lab with its title and tasks", description="Each lab with its title and its tasks."
+    )
     listing.add_argument("--json", action="store_true", help="as JSON")
     listing.set_defaults(run=list_labs)
     answer = words.add_parser(
@@ -38,14 +43,24 @@ def register(commands: Any) -> None:
 
 
 def list_labs(args: argparse.Namespace) -> None:
-    found = {path.stem: tasks(read_notebook(path)) for path in sorted(find_labs().glob("*.ipynb"))}
+    labs = {path.stem: read_notebook(path) for path in sorted(find_labs().glob("*.ipynb"))}
+    found = {name: (title_of(lab), tasks(lab)) for name, lab in labs.items()}
     if args.json:
         from underload.cli import print_json
 
-        print_json({"labs": [{"lab": name, "tasks": these} for name, these in found.items()]})
+        print_json({"labs": [{"lab": name, "title": title, "tasks": these} for name, (title, these) in found.items()]})
         return
-    for name, these in found.items():
-        print(f"{name:<28} " + (f"tasks {', '.join(these)}" if these else "no tasks: to look at and play with"))
+    names, titles = (max(map(len, column), default=0) for column in (found, [title for title, _ in found.values()]))
+    for name, (title, these) in found.items():
+        what = f"tasks {', '.join(these)}" if these else "no tasks: to look at and play with"
+        print(f"{name:<{names}}  {title:<{titles}}  {what}")
+
+
+def title_of(lab: NotebookNode) -> str:
+    """The title that a lab gives itself, else its first heading."""
+    lines = (line for cell in lab.cells if cell.cell_type == "markdown" for line in cell.source.splitlines())
+    heading = next((line.lstrip("# ").strip() for line in lines if line.startswith("# ")), "")
+    return str(lab.metadata.get("underload", {}).get("title") or heading)
 
 
 def print_solution(args: argparse.Namespace) -> None:

@@ -107,7 +107,7 @@ def run_list(args: argparse.Namespace) -> None:
                 shape = SHAPES.get(name)
                 row |= {"parameters": shape.num_parameters if shape else None}
                 row["note"] = (
-                    f"not here; underload model get {name} ({FETCHABLE[name].size / 1e6:.0f} MB,"
+                    f"not here; underload model get {name} ({FETCHABLE[name].size / 1e6:.0f} MB to download,"
                     f" {FETCHABLE[name].licence})"
                 )
             else:
@@ -119,7 +119,7 @@ def run_list(args: argparse.Namespace) -> None:
                     "stored_bytes": checkpoint.stored_bytes,
                     "place": checkpoint.place,
                 }
-                row["note"] = f"here, {_bytes(checkpoint.stored_bytes)} as {checkpoint.stored_as}"
+                row["note"] = f"here, {_bytes(checkpoint.stored_bytes)} of weights as {checkpoint.stored_as}"
         except UnderloadError as error:  # a damaged one must not hide the others
             row["note"] = str(error)
         here.append(row)
