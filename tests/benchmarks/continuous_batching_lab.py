@@ -8,59 +8,33 @@ It runs the lab's own cells with its solutions, so that the experiment is the on
 
 from __future__ import annotations
 
-import argparse
-import json
-from datetime import date
 from pathlib import Path
-from typing import Any
 
-from load import other_load
+from lab_numbers import PRINTED, LabRun, read_options, show_and_store
 
-from underload.course import read_notebook
-from underload.course.outline import role
-from underload.decoder import machine
-
-LAB = Path(__file__).resolve().parents[2] / "labs" / "continuous-batching.ipynb"
+LAB = "continuous-batching"
 BEFORE = ("pictures", "task-1-serve", "task-3-picture", "task-4-serve", "task-5-decoder")
 MEASURED = ("task-5-measured", "end")
-PRINTED = "book = lab.book()"  # from here on the last cell sets the numbers beside the book's
 
 
 def measure(source: Path) -> dict[str, object]:
-    notebook = read_notebook(source)
-    cells = {cell.id: cell.source for cell in notebook.cells}
-    names: dict[str, Any] = {}
-    record: dict[str, float] = {}
-    for cell in notebook.cells:
-        if role(cell) in ("given", "answer"):
-            exec(cell.source, names)
-    for name in BEFORE:
-        exec(cells[name], names)
-    with other_load(record):
-        for name in MEASURED:
-            exec(cells[name].partition(PRINTED)[0], names)
-    return {
-        "what": "steps, times between tokens and preemptions of the lab's loads on a virtual clock, and how long a "
-        "long prompt stops those who decode on pocket, in one piece and in chunks of 32",
-        "command": "python tests/benchmarks/continuous_batching_lab.py "
-        "--out lib/underload/labs/continuous_batching.json",
-        "date": date.today().isoformat(),
-        "machine": machine(),
-        **record,
-        "path": names["model"].path,
-        "numbers": {name: round(float(value), 6) for name, value in names["ours"].items()},
+    lab = LabRun(source)
+    lab.run_solutions()
+    lab.run(BEFORE)
+    lab.measure(MEASURED, until=PRINTED)
+    what = (
+        "steps, times between tokens and preemptions of the lab's loads on a virtual clock, and how long a "
+        "long prompt stops those who decode on pocket, in one piece and in chunks of 32"
+    )
+    return lab.record(LAB, what) | {
+        "path": lab.names["model"].path,
+        "numbers": {name: round(float(value), 6) for name, value in lab.names["ours"].items()},
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="the JSON file to write")
-    parser.add_argument("--lab", type=Path, default=LAB, help="the notebook whose cells are run")
-    options = parser.parse_args()
-    text = json.dumps(measure(options.lab), indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    options = read_options(__doc__, LAB)
+    show_and_store(measure(options.lab), options.out)
 
 
 if __name__ == "__main__":

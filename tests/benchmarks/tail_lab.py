@@ -10,45 +10,34 @@ thread's own time (`request.ProcessorClock`), so that what others take of the ma
 
 from __future__ import annotations
 
-import argparse
 import json
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-from load import other_load
+from lab_numbers import LabRun, read_options
 
-from underload.course import read_notebook
-from underload.decoder import machine
 from underload.metrics import slowest
 
-LAB = Path(__file__).resolve().parents[2] / "labs" / "tail.ipynb"
+LAB = "tail"
 BEFORE = ("setup", "pictures")
 MEASURED = ("task-5-drive",)
 REQUESTS, QUICK = 400, 100  # of the lab's cell, which names this number, and of a quick run
 
 
 def measure(source: Path, requests: int = REQUESTS) -> dict[str, Any]:
-    cells = {cell.id: cell.source for cell in read_notebook(source).cells}
-    names: dict[str, Any] = {}
-    record: dict[str, float] = {}
-    for name in BEFORE:
-        exec(cells[name], names)
-    with other_load(record):
-        for name in MEASURED:
-            exec(cells[name].replace(f"COUNT = {REQUESTS}", f"COUNT = {requests}"), names)
-    run = names["run"]
+    lab = LabRun(source)
+    lab.run(BEFORE)
+    lab.measure(MEASURED, instead=(f"COUNT = {REQUESTS}", f"COUNT = {requests}"))
+    run = lab.names["run"]
     print(slowest(run.timelines, run.steps, share=0.05))
-    return {
-        "what": "pocket behind the engine at 0.7 of what it carries; instants in ticks of 0.1 µs; steps: gap before "
-        "it, duration, tokens decoded, tokens of prompts; requests name steps by their place",
-        "command": "python tests/benchmarks/tail_lab.py --out lib/underload/labs/tail.json",
-        "date": date.today().isoformat(),
-        "machine": machine(),
-        **record,
+    what = (
+        "pocket behind the engine at 0.7 of what it carries; instants in ticks of 0.1 µs; steps: gap before "
+        "it, duration, tokens decoded, tokens of prompts; requests name steps by their place"
+    )
+    return lab.record(LAB, what) | {
         "requests": requests,
-        "rate": round(0.7 * names["carried"], 3),
-        "path": names["model"].path,
+        "rate": round(0.7 * lab.names["carried"], 3),
+        "path": lab.names["model"].path,
         "clock": "processor",
         "run": run.as_data(),
     }
@@ -72,14 +61,8 @@ def written(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="where to store the result (JSON)")
-    parser.add_argument("--lab", type=Path, default=LAB, help="the notebook (default: the book's)")
-    parser.add_argument("--quick", action="store_true", help="a small run that shows that everything works")
-    options = parser.parse_args()
-    if options.quick and options.out:
-        parser.error("--quick stores nothing; leave --out away")
-    record = measure(options.lab, QUICK if options.quick else REQUESTS)
+    options = read_options(__doc__, LAB, small="--quick")
+    record = measure(options.lab, QUICK if options.small else REQUESTS)
     if options.out:
         options.out.write_text(written(record), encoding="utf-8")
 
