@@ -320,3 +320,12 @@ def test_stored_measurements_are_json_that_names_machine_and_date() -> None:
     for path in sorted(results.glob("*.json")) if results.is_dir() else []:
         text = json.dumps(json.loads(path.read_text(encoding="utf-8")))
         assert re.search(r'"(cpu|machine|device)"', text) and re.search(r"20\d\d-\d\d-\d\d", text), path.name
+
+
+def test_the_benchmarks_readme_has_a_heading_or_a_line_for_every_script() -> None:
+    folder = ROOT / "tests" / "benchmarks"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## ([^:\n]*)", text, re.MULTILINE)
+    named = {name for heading in headings for name in re.findall(r"\w+\.py", heading)}
+    named |= set(re.findall(r"^- `(\w+\.py)`", text, re.MULTILINE))
+    assert {path.name for path in folder.glob("*.py")} - named == set()
