@@ -118,7 +118,8 @@ def test_a_small_pool_preempts_and_a_shared_prefix_hits():
     tight = told([*STEP, *LOAD, "--rate", "200", "--num-blocks", "40", "--block-size", "4"])
     assert tight["preemptions"] >= tight["preempted_requests"] > 0 and tight["kv"]["peak_used"] > 0.9
     swapped = ["--num-blocks", "40", "--block-size", "4", "--preemption", "swap", "--host-blocks", "99"]
-    assert told([*STEP, *LOAD, "--rate", "200", *swapped])["preemptions"] > 0
+    free, paid = (told([*STEP, *LOAD, "--rate", "200", *swapped, "--swap-time", each]) for each in ("0s", "1ms"))
+    assert free["preemptions"] > 0 and paid["window_s"][1] > free["window_s"][1] + 0.001
     sharing = [*STEP, *LOAD, "--groups", "2", "--prefix", "64"]
     assert told(sharing)["cached_prompt_tokens"] > 1000
     assert told([*sharing, "--no-prefix-caching"])["cached_prompt_tokens"] == 0
@@ -323,6 +324,9 @@ def test_a_roofline_has_the_memory_of_its_device_and_others_have_what_is_given()
         ([*LOAD, "--admission", "maybe"], "--admission takes fits-now"),
         ([*LOAD, "--preemption", "swap"], "add --host-blocks N"),
         ([*LOAD, "--host-blocks", "4"], "--host-blocks belongs to --preemption swap"),
+        ([*LOAD, "--preemption", "swap", "--host-blocks", "4"], "add --swap-time S"),
+        ([*LOAD, "--preemption", "swap", "--host-blocks", "4", "--swap-time=-1ms"], "0 s or more for a block, got -1ms"),
+        ([*LOAD, "--swap-time", "1ms"], "--swap-time belongs to --preemption swap"),
         ([*LOAD, "--num-blocks", "2"], "the KV cache holds 32 tokens"),
         ([*LOAD, "--max-model-len", "50"], "one sequence may have 50 tokens"),
         ([*LOAD, "--kv-memory", "2GB"], "depends on a model's shape"),

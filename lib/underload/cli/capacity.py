@@ -25,6 +25,7 @@ from underload.cli.plan_options import (
 )
 from underload.cli.queue import number
 from underload.cli.serve_options import EXAMPLES, policy_line
+from underload.cli.simulate import step_time_line
 from underload.cli.workload import seconds
 from underload.request import UnderloadError
 
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> None:
         print_json(
             {
                 "step_time": args.step_time,
+                "swap_time": args.swap_time,
                 "load": {"name": source.example.name, "notes": source.example.notes},
                 "policies": policy_line(args),
                 "replicas": args.replicas,
@@ -155,7 +157,7 @@ def _print(args: argparse.Namespace, source: Source, found: Capacity, spare: Hea
         sum(getattr(one, f"{kind}_tokens") for one in planned) / len(planned) for kind in ("prompt", "output")
     )
     print(f"load         {source.example.name}: {prompt:,.0f} prompt and {output:,.0f} output tokens on average")
-    print(f"system       {system_line(args)}; {policy_line(args)}; {args.step_time}")
+    print(f"system       {system_line(args)}; {policy_line(args)}; {step_time_line(args)}")
     for note in source.example.notes:
         print(f"note         {note}")
     terms = ", ".join(f"{name} ≤ {seconds_text(limit)}" for name, limit in found.slo.terms.items())

@@ -26,6 +26,7 @@ from underload.cli.plan_options import (
     workload_of,
 )
 from underload.cli.serve_options import EXAMPLES, policy_line
+from underload.cli.simulate import step_time_line
 from underload.cli.workload import summary_line
 from underload.request import UnderloadError
 
@@ -145,7 +146,7 @@ def _alternative(text: str, args: argparse.Namespace) -> tuple[str, argparse.Nam
 
 
 def _words(args: argparse.Namespace) -> str:
-    return f"{system_line(args)}; {policy_line(args)}; {args.step_time}"
+    return f"{system_line(args)}; {policy_line(args)}; {step_time_line(args)}"
 
 
 def _in_full(args: argparse.Namespace, systems: Iterable[argparse.Namespace]) -> str:

@@ -26,7 +26,7 @@ from underload.cli.serve_options import (
     pool_of,
     require_room,
 )
-from underload.cli.simulate import num_blocks_of, step_time_of
+from underload.cli.simulate import add_swap_time, num_blocks_of, step_time_of, with_swaps
 from underload.cli.workload import arrivals, lengths, sharing
 from underload.request import UnderloadError
 
@@ -49,6 +49,7 @@ and think times stay. Each of --runs has its own random numbers; of a trace, the
 def add_system_options(parser: argparse.ArgumentParser) -> None:
     """Step times, replicas, router, policies and limits."""
     parser.add_argument("--step-time", metavar="MODEL", help="what a step takes, such as linear:20ms,1ms")
+    add_swap_time(parser)
     system = parser.add_argument_group("the system")
     system.add_argument("--replicas", type=int, default=1, metavar="N", help="engines behind a front door (default: 1)")
     system.add_argument("--router", choices=ROUTERS, help="to which a request goes (default: shortest-queue)")
@@ -175,6 +176,7 @@ def system_of(args: argparse.Namespace, example: LoadPlan) -> System:
         )
     step_time = step_time_of(args.step_time)
     made = Schedulers(args, num_blocks_of(args, step_time))
+    step_time = with_swaps(args, step_time)
     pool = made().pool
     require_room(example, args.max_model_len, pool.num_blocks * pool.block_size)
     return System(EngineReplica(step_time, made, args.max_tokens), args.replicas, _router(args.router))

@@ -6,6 +6,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from underload.cli import print_json
@@ -69,6 +70,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--step-time", required=True, metavar="MODEL", help="what a step takes; see below")
+    add_swap_time(parser)
     add_serving_options(parser)
     parser.set_defaults(run=run)
 
@@ -82,6 +84,7 @@ def run(args: argparse.Namespace) -> None:
     load = load_of(args)
     options = policies_of(args, load.planned)
     pool = pool_of(args, num_blocks_of(args, step_time))
+    step_time = with_swaps(args, step_time)
     require_room(load, args.max_model_len, pool.num_blocks * pool.block_size)
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as told:
@@ -96,6 +99,7 @@ def run(args: argparse.Namespace) -> None:
         print_json(
             {
                 "step_time": args.step_time,
+                "swap_time": args.swap_time,
                 "load": {"name": load.name, "requests": len(load.planned)},
                 "policies": policy_line(args),
                 "notes": notes,
@@ -111,7 +115,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _print(args: argparse.Namespace, load: LoadPlan, report: dict[str, Any], notes: list[str], took: float) -> None:
     print(f"load         {load.name}: {summary_line(load.planned)}")
-    print(f"engine       {policy_line(args)}; {args.step_time}")
+    print(f"engine       {policy_line(args)}; {step_time_line(args)}")
     for note in notes:
         print(f"note         {note}")
     span = report["window_s"][1] if report["window_s"] else 0.0
@@ -134,6 +138,41 @@ def step_time_of(text: str) -> StepTime:
             f"table:FILE,MODEL,HARDWARE,GPUS, got {text!r}; see underload simulate --help"
         )
     return make(rest)
+
+
+def add_swap_time(parser: argparse.ArgumentParser) -> None:
+    """The time of a swap, which is no part of a step time that was measured or fitted without one."""
+    parser.add_argument(
+        "--swap-time", metavar="S", help="with --preemption swap: for each block that goes to the host or comes back"
+    )
+
+
+def with_swaps(args: argparse.Namespace, step_time: StepTime) -> StepTime:
+    """The step time, and that of the blocks that are swapped.
+
+    Raises:
+        UnderloadError: swaps without a time, or a time without swaps.
+    """
+    from underload.simulation import SwapStepTime
+
+    each = seconds(args.swap_time, "--swap-time")
+    if args.preemption != "swap":
+        if each is not None:
+            raise UnderloadError("--swap-time belongs to --preemption swap; give that too, or leave --swap-time out")
+        return step_time
+    if each is None:
+        raise UnderloadError(
+            "--preemption swap takes time: add --swap-time S, a block's bytes over the link's bytes/s, such as 40us, "
+            "or 0s to leave it out of account"
+        )
+    if not 0 <= each < inf:
+        raise UnderloadError(f"--swap-time is 0 s or more for a block, got {args.swap_time}")
+    return SwapStepTime(step_time, each)
+
+
+def step_time_line(args: argparse.Namespace) -> str:
+    """What a step takes, in words, for the head of a report."""
+    return args.step_time + (f", a swapped block {args.swap_time}" if args.swap_time else "")
 
 
 def num_blocks_of(args: argparse.Namespace, step_time: Any) -> int:
