@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from step_time import others, store
+from load import other_load
+from step_time import store
 
 from underload.decoder import Model, generate, load_model, machine
 from underload.figures.landing import cover
@@ -83,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         "output_tokens": output,
         "batch_sizes": list(batches),
     }
-    with others(found):
+    with other_load(found):
         for _ in range(rounds):
             for row in rows:
                 reading, steps = serve(model, row["batch_size"], prompt, output)
@@ -97,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
             f"{row['batch_size']:3d} users: read {min(row['prefill_seconds']):6.2f} s, then "
             f"{every[len(every) // 2]:7.1f} ms a step"
         )
-    print(f"other processes used {found.get('other_load', float('nan')):.0%} of the machine")
+    print(f"other processes used {found['other_load'] or 0:.0%} of the machine")
     if options.out:
         store(options.out, found)
     return 0

@@ -406,7 +406,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.out and options.out.exists():
         found |= {key: part for key, part in json.loads(options.out.read_text("utf-8")).items() if key not in found}
 
-    if options.part != "engine":
+    if options.part in (None, "grid"):
         requests = 600 if options.small else 20_000
         found["grid"] = {"requests": requests, "rows": grid(requests, options.processes, 40 if options.small else 1)}
         print(f"{len(found['grid']['rows'])} settings of the grid", flush=True)

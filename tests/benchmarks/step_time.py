@@ -20,14 +20,13 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
+from load import other_load
 
 from underload.decoder import Model, ceilings, decode_steps, load_model, machine, prefill_steps
 
@@ -42,25 +41,6 @@ def store(path: Path, found: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = re.sub(r"\[[^\[\]{}]*\]", lambda lot: " ".join(lot.group().split()), json.dumps(found, indent=1))
     path.write_text(text + "\n")
-
-
-@contextmanager
-def others(record: dict[str, float]) -> Iterator[None]:
-    """Put into `record` the share of the machine that other processes used meanwhile (0 to 1); Linux only."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        yield
-        return
-
-    def busy() -> tuple[float, float]:
-        fields = [int(field) for field in stat.read_text().split("\n", 1)[0].split()[1:]]
-        return sum(fields), sum(fields) - fields[3] - fields[4]  # all ticks; those that were not idle
-
-    (total, used), own, tick = busy(), time.process_time(), os.sysconf("SC_CLK_TCK")
-    yield
-    (total_after, used_after), own_after = busy(), time.process_time()
-    elapsed = max(total_after - total, 1)
-    record["other_load"] = round(max(0.0, (used_after - used - (own_after - own) * tick) / elapsed), 3)
 
 
 def sweep_decode(
@@ -178,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
         "date": date.today().isoformat(),
         "machine": machine(),
     }
-    with others(found):
+    with other_load(found):
         before = ceilings()
         found["decode"] = sweep_decode(big + small, batches, 32 if options.quick else 128, steps, rounds)
         found["context"] = sweep_context(
@@ -193,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
         medians = {row["batch_size"]: sorted(row["seconds"])[len(row["seconds"]) // 2] for row in one["rows"]}
         shown = "  ".join(f"{batch}: {median * 1e3:.1f}" for batch, median in medians.items())
         print(f"{one['model']}, {one['path']}: ms a step by batch size   {shown}")
-    print(f"other processes used {found.get('other_load', float('nan')):.0%} of the machine")
+    print(f"other processes used {found['other_load'] or 0:.0%} of the machine")
     if options.out:
         store(options.out, found)
     return 0
