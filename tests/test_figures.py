@@ -383,6 +383,19 @@ def test_missing_and_infinite_values_leave_gaps_and_say_so() -> None:
     assert d.count("M") == 2 and "NaN" not in picture.html.split("<script>")[0]
 
 
+def test_what_a_figure_says_keeps_its_units_with_their_numbers() -> None:
+    """As title and caption do: the sentence of each setting, as first drawn and as the script takes it, and replies."""
+    frame = lambda n: figures.Frame(says=f"{n} requests wait 20 ms.")  # noqa: E731
+    guess = figures.Commit("How long?", values=[0.01, 0.02], unit="s", answer=0.02)
+    choice = figures.Commit("How long?", options=["a", "b"], replies=["10 ms", "20 ms"])
+    picture = one_slider(frame, commit=guess)
+    assert "1 requests wait 20\u00a0ms." in Page(picture.html).text_of("p")
+    data = data_of(picture)
+    assert [each["s"] for each in data["frames"]] == [f"{n} requests wait 20\u00a0ms." for n in (1, 2, 4)]
+    assert data["commit"]["replies"][0].startswith("You said 10\u00a0ms; it is 20\u00a0ms.")
+    assert data_of(one_slider(commit=choice))["commit"]["replies"] == ["10\u00a0ms", "20\u00a0ms"]
+
+
 def test_a_commit_hides_nothing_without_a_script() -> None:
     html = one_slider(commit=figures.Commit("Which?", control="n")).html
     before = html.split("<script>")[0].split("</style>")[1]

@@ -204,7 +204,7 @@ def test_a_guessed_value_is_marked_and_the_distance_named(page: tuple[Browser, P
     focus(browser, "[name=guess]")
     browser.press(RIGHT)
     browser.press(TAB, ENTER)
-    assert shown(browser, ".ul-reply") == "You said 400 ms; it is 100 ms. That is 4 times too high."
+    assert shown(browser, ".ul-reply") == "You said 400\u00a0ms; it is 100\u00a0ms. That is 4 times too high."
     assert "your guess" in browser.run("return document.querySelector('.ul-wide').textContent")
 
 

@@ -11,6 +11,7 @@ from scipy.optimize import minimize_scalar
 from underload import figures
 from underload.figures.goodput import goodput_at_the_door, in_time, promised
 from underload.figures.moving import Commit
+from underload.figures.wording import keep_units
 from underload.queueing import mm1, mm1k, mmc
 
 
@@ -59,7 +60,7 @@ def test_the_peak_that_it_names_is_the_peak() -> None:
     found = minimize_scalar(lambda x: x * (mm1(x, 1.0).sojourn_tail(5.0) - 1), bounds=(0.1, 0.99), method="bounded")
     html = figures.goodput_against_load(start=(5, 1, 0.3, 99)).html
     assert found.x == pytest.approx(0.6993, abs=1e-4)
-    assert f"The most in time is {-found.fun:.3f} requests/s, at a load of 0.7." in html
+    assert keep_units(f"The most in time is {-found.fun:.3f} requests/s, at a load of 0.7.") in html
     assert "The promise is broken" in html
 
 

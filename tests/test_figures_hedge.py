@@ -12,6 +12,7 @@ import pytest
 from underload import figures
 from underload.figures.hedge import Copy
 from underload.figures.moving import Commit
+from underload.figures.wording import keep_units
 
 LAWS = {"server": "the server it meets", "own": "its own length"}
 LOADS, DELAYS = (0.3, 0.8), (0.0, 0.1, 0.4)
@@ -60,15 +61,16 @@ def test_numbers_at_every_setting_are_those_of_the_rows() -> None:
 
 def test_it_says_whether_a_copy_helps() -> None:
     assert (
-        "61 % more requests take the p99 down to 46 % of what it was; 0 s would be best."
+        keep_units("61 % more requests take the p99 down to 46 % of what it was; 0 s would be best.")
         in picture(start=("server", True, 0.3, 0.1)).html
     )
     assert (
-        "14 % more requests make the p99 1.3 times as long; no delay here helps."
+        keep_units("14 % more requests make the p99 1.3 times as long; no delay here helps.")
         in picture(start=("server", True, 0.8, 0.4)).html
     )
     assert (
-        "14 % more requests change next to nothing; no delay here helps." in picture(start=("own", True, 0.3, 0.4)).html
+        keep_units("14 % more requests change next to nothing; no delay here helps.")
+        in picture(start=("own", True, 0.3, 0.4)).html
     )
     assert "With so many copies the servers cannot keep up." in picture(start=("server", False, 0.8, 0.0)).html
 

@@ -10,6 +10,7 @@ import pytest
 
 from underload import figures
 from underload.figures import FigureError, Kept
+from underload.figures.wording import keep_units
 from underload.shapes import sequences_that_fit, shape
 
 LLAMA = shape("llama-2-7b")
@@ -52,7 +53,7 @@ def test_a_value_of_one_byte_and_a_larger_card_let_more_in() -> None:
 
 def test_weights_that_do_not_fit_are_said_and_so_is_a_text_too_long_for_the_model() -> None:
     large = Kept("large", 70e9, lambda n: 1000 * n, 1024)
-    assert "The weights alone are 140 GB" in words_of(figures.kv_memory([large], CARDS, [512]))
+    assert keep_units("The weights alone are 140 GB") in words_of(figures.kv_memory([large], CARDS, [512]))
     assert "made for 1,024 tokens at most" in words_of(figures.kv_memory([large], CARDS, [2048]))
 
 

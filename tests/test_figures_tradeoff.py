@@ -10,6 +10,7 @@ import pytest
 
 from underload import figures
 from underload.figures.moving import Commit
+from underload.figures.wording import keep_units
 from underload.queueing import bulk_service, linear_batch
 
 FIXED, EACH = 0.020, 0.001
@@ -66,13 +67,13 @@ def test_a_server_that_falls_behind_has_no_latency() -> None:
         here = found[words, 200.0, 4, 0.010]
         assert math.isinf(here["mean latency (s)"]) and here["server busy (%)"] == 100
     html = picture(start=(200.0, 4, 0.010)).html
-    assert "Batches of 4 carry fewer than 167 requests/s; 200 are too many. From 8 on it keeps up." in html
+    assert keep_units("Batches of 4 carry fewer than 167 requests/s; 200 are too many. From 8 on it keeps up.") in html
 
 
 def test_it_says_which_size_would_be_best() -> None:
     best = min((8, 16), key=lambda size: LINE.latency(200, batch_size=size, kind="full"))
     assert best == 8
-    assert "8 would be best, with 47.3 ms" in picture(start=(200.0, 16, 0.010)).html
+    assert keep_units("8 would be best, with 47.3 ms") in picture(start=(200.0, 16, 0.010)).html
     assert "the best size here" in picture(start=(200.0, 8, 0.010)).html
 
 

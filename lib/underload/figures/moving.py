@@ -437,7 +437,7 @@ def _frame_at(frame: Callable[..., Frame], setting: dict[str, Any]) -> Frame:
         raise FigureError(f"the frame at {setting} failed: {type(error).__name__}: {error}") from error
     if not isinstance(result, Frame):
         raise FigureError(f"the frame at {setting} is a {type(result).__name__}; return a figures.Frame")
-    return result
+    return replace(result, says=keep_units(result.says))
 
 
 def _position(indices: Sequence[int], counts: Sequence[int]) -> int:
@@ -486,7 +486,7 @@ def _encode_commit(commit: Commit | None, controls: Sequence[Control], pool: Poo
         return {"way": "control", "control": [c.name for c in controls].index(commit.control)}
     if commit.options:
         replies = [commit.replies] * len(commit.options) if isinstance(commit.replies, str) else list(commit.replies)
-        return {"way": "options", "replies": replies or [""] * len(commit.options)}
+        return {"way": "options", "replies": list(map(keep_units, replies)) or [""] * len(commit.options)}
     marks = (
         [
             pool.number(as_item(replace(commit.mark(v), look="choice", guides=False, label=commit.pin)))
@@ -498,7 +498,7 @@ def _encode_commit(commit: Commit | None, controls: Sequence[Control], pool: Poo
     return {
         "way": "values",
         "said": [quantity(v, commit.unit, 4) for v in commit.values],
-        "replies": [commit.reply(v) for v in commit.values],
+        "replies": [keep_units(commit.reply(v)) for v in commit.values],
         "marks": marks,
     }
 
