@@ -13,6 +13,7 @@ import pytest
 
 from underload import figures
 from underload.figures import FigureError
+from underload.metrics import percentile_over_replications
 from underload.queueing import Empirical, Exponential, Hyperexponential, erlang_c, mg1, mg1_ps, mm1, mmc
 from underload.simulation import little, simulate
 from underload.workload import Poisson
@@ -169,6 +170,29 @@ def test_the_approximation_for_several_servers_is_one() -> None:
             seed=3,
         )
         assert run.mean_wait == pytest.approx((1 + scv) / 2 * mmc(8 * load, 1.0, servers=8).mean_wait, rel=0.25)
+
+
+def test_the_interval_leaves_the_sum_rule_out_at_half_load_and_not_at_nine_tenths() -> None:
+    for load, told in ((0.05, True), (0.5, True), (0.9, False)):
+        queue = mm1(load, 1.0)
+        runs = (
+            simulate(arrivals=Poisson(load), service=Exponential(1.0), customers=200_000, seed=seed)
+            for seed in range(20)
+        )
+        seen = percentile_over_replications((run.sojourns for run in runs), 99)
+        assert queue.sojourn_quantile(99) in seen
+        assert (queue.mean_service + queue.wait_quantile(99) not in seen) == told
+
+
+def test_what_rounds_to_zero_has_no_sign() -> None:
+    made: dict[str, Any] = {}
+    exec(
+        re.findall(r"^def percent\(.*?\n\n", PAGES["littles-law"].read_text("utf-8"), re.DOTALL | re.MULTILINE)[0], made
+    )
+    found = [
+        made["percent"](share, digits) for share, digits in ((-0.004, 0), (0.0, 1), (-0.04, 0), (0.1, 1), (1.07, 0))
+    ]
+    assert found == ["0 %", "0.0 %", "−4 %", "+10.0 %", "+107 %"]
 
 
 def test_uneven_requests_turn_the_choice_between_fast_and_many() -> None:
