@@ -243,6 +243,14 @@ def test_formulas_become_mathml(latex: str) -> None:
     assert "a < b" not in made
 
 
+def test_words_in_a_formula_are_no_space() -> None:
+    """Beside <mtext>, which is, a minus counts as the first thing in its row, and is set like that of −1."""
+    made = to_mathml(r"\frac{\text{before} - \text{after}}{H} \text{ } x", display=True)
+    words = '<mi class="text" mathvariant="normal">{}</mi>'
+    assert f"{words.format('before')}<mo>−</mo>{words.format('after')}" in made
+    assert made.count("<mtext>") == 1
+
+
 def test_a_formula_that_cannot_be_set_raises() -> None:
     with pytest.raises(LatexError, match="nosuch"):
         to_mathml(r"\nosuch", display=False)

@@ -5,6 +5,7 @@ LaTeX goes through math-core; a formula it does not understand is a warning that
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from html import escape
 
@@ -33,6 +34,8 @@ def to_mathml(latex: str, *, display: bool) -> str:
     if display and r"\\" in source and r"\begin{" not in source:
         source = r"\begin{aligned}" + source + r"\end{aligned}"
     made: str = _converter().convert_with_local_state(source, displaystyle=display)
+    # To MathML <mtext> is as good as space: beside it, in "before − after", a sign gets the spacing of a prefix.
+    made = re.sub(r"<mtext>([^<]*\w[^<]*)</mtext>", r'<mi class="text" mathvariant="normal">\1</mi>', made)
     return made.replace("<math", f'<math alttext="{escape(latex.strip())}"', 1)
 
 
