@@ -6,16 +6,20 @@ import ast
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.resources import files
+from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from book_project import ROOT, build, make_project, sample_project
 from browser import Browser, open_browser
+from fontTools.ttLib import TTFont
 from sample_lab import sample_lab
 from site_checks import AXE, Site
 
 from book.build import Edition, execution_key, stage
-from book.fonts import characters
+from book.fonts import FONTS, characters, subset
 from book.library import PACKAGES, body_of, public_items, signature
 from book.mathml import LatexError, to_mathml
 from book.toc import toc_pages
@@ -313,6 +317,22 @@ def test_a_root_in_a_formula_asks_the_font_for_its_sign(tmp_path: Path) -> None:
     assert {ord("√"), ord("N")} <= formulas
     (tmp_path / "page.html").write_text(to_mathml("N", display=True), encoding="utf-8")
     assert ord("√") not in characters(tmp_path)[0]
+
+
+def test_the_font_has_low_roots_of_one_width() -> None:
+    """A taller sign than its formula hangs below the line, and a wider one than it needs leaves a gap after it."""
+    package, inside, _ = FONTS["math.woff2"]
+    font = TTFont(BytesIO(subset(files(package).joinpath(inside).read_bytes(), {ord("√"), ord("N")}, maths=True)))
+    variants = font["MATH"].table.MathVariants
+    root = font.getBestCmap()[ord("√")]
+    signs = variants.VertGlyphConstruction[variants.VertGlyphCoverage.glyphs.index(root)]
+    heights = {one.VariantGlyph: one.AdvanceMeasurement for one in signs.MathGlyphVariantRecord}
+    assert next(iter(heights)) == root and heights[root] < 900
+    assert all(later < 1.15 * sooner for sooner, later in pairwise(heights.values()))
+    for name, height in heights.items():
+        drawn = font["glyf"][name]
+        assert abs(drawn.yMax - drawn.yMin - height) < 5
+    assert len({font["hmtx"][name][0] for name in [*heights, *(p.glyph for p in signs.GlyphAssembly.PartRecords)]}) == 1
 
 
 def test_docstrings_keep_their_blocks_lists_and_sections() -> None:

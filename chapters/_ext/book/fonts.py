@@ -13,6 +13,7 @@ import re
 import shutil
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -34,6 +35,10 @@ LICENCES = {
 #: Always there: what a script may write into a page later.
 LATIN = set(range(0x20, 0x7F)) | set(range(0xA0, 0x100)) | {0x2013, 0x2014, 0x2018, 0x2019, 0x201C, 0x201D, 0x2026}
 MORE = {0x2212, 0x00D7, 0x2248, 0x2264, 0x2265, 0x2192, 0x2190, 0x2191, 0x2193, 0x221E, 0x2009, 0x202F, 0x2032}
+
+#: Heights that a root's sign comes in, in thousandths of the font's size, and the least room under its bar.
+ROOTS = (820, 890, 970, 1060, 1188, 1330, 1490, 1670, 1855, 2100, 2371, 2630, 2892)
+ROOT_GAP = 130
 
 
 def characters(folder: Path) -> tuple[set[int], set[int]]:
@@ -65,6 +70,51 @@ def italics(points: set[int]) -> set[int]:
     return made
 
 
+def fit_roots(font: Any) -> None:
+    """Give a mathematics font (TrueType, 1000 units to the em) roots that Chromium sets well, in place.
+
+    MathML Core hangs a root's sign from its bar, so a sign taller than what it covers sticks out below the line: there
+    must be low ones, in small steps, the lowest under the character itself, which is tried first. And it leaves room
+    for the widest sign there is: all must be of one width.
+    """
+    from fontTools.pens.transformPen import TransformPen
+    from fontTools.pens.ttGlyphPen import TTGlyphPen
+    from fontTools.ttLib.tables import otTables
+
+    math, glyphs, names = font["MATH"].table, font.getGlyphSet(), font.getGlyphOrder()
+    root = font.getBestCmap()[ord("√")]
+    construction = math.MathVariants.VertGlyphConstruction[math.MathVariants.VertGlyphCoverage.glyphs.index(root)]
+    drawn = [(record.VariantGlyph, record.AdvanceMeasurement) for record in construction.MathGlyphVariantRecord]
+    width = glyphs[root].width
+    added: dict[str, Any] = {}
+
+    def scaled(glyph: str, upwards: float, name: str) -> None:
+        across = width / glyphs[glyph].width
+        pen = TTGlyphPen(None)
+        glyphs[glyph].draw(TransformPen(pen, (across, 0, 0, upwards, 0, 0)))
+        added[name] = pen.glyph(dropImpliedOnCurves=False)
+
+    construction.MathGlyphVariantRecord = []
+    for height in ROOTS:
+        near, its = min(drawn, key=lambda one: abs(one[1] - height))
+        record = otTables.MathGlyphVariantRecord()
+        record.VariantGlyph, record.AdvanceMeasurement = f"root.{height}" if height > ROOTS[0] else root, height
+        construction.MathGlyphVariantRecord.append(record)
+        scaled(near, height / its, record.VariantGlyph)
+    construction.VariantCount = len(ROOTS)
+    for part in construction.GlyphAssembly.PartRecords:
+        scaled(part.glyph, 1.0, f"root.{part.glyph}")
+        part.glyph = f"root.{part.glyph}"
+    font.setGlyphOrder([*names, *(name for name in added if name != root)])
+    for name, glyph in added.items():
+        font["glyf"][name] = glyph
+        glyph.recalcBounds(font["glyf"])
+        font["hmtx"][name] = (width, glyph.xMin)
+    for constant in ("RadicalVerticalGap", "RadicalDisplayStyleVerticalGap"):
+        value = getattr(math.MathConstants, constant)
+        value.Value = max(value.Value, ROOT_GAP)
+
+
 def subset(source: bytes, points: set[int], *, maths: bool) -> bytes:
     """The font cut to `points`, as woff2; a mathematics font keeps its MATH table and stretchy variants."""
     from fontTools.subset import Options, Subsetter
@@ -74,6 +124,7 @@ def subset(source: bytes, points: set[int], *, maths: bool) -> bytes:
     options = Options(flavor="woff2", hinting=False, desubroutinize=True, notdef_outline=True)
     if maths:
         options.layout_features = ["*"]
+        fit_roots(font)
     options.drop_tables += ["DSIG"]
     cutter = Subsetter(options)
     cutter.populate(unicodes=points)
@@ -94,7 +145,8 @@ def write_fonts(folder: Path, cache: Path) -> dict[str, int]:
     for name, (package, inside, maths) in FONTS.items():
         source = files(package).joinpath(inside).read_bytes()
         points = formulas | italics(formulas) | LATIN if maths else LATIN | MORE | {p for p in text if p < 0x2C00}
-        key = hashlib.sha256(source + repr(sorted(points)).encode()).hexdigest()[:20]
+        made_of = (sorted(points), *((ROOTS, ROOT_GAP) if maths else ()))
+        key = hashlib.sha256(source + repr(made_of).encode()).hexdigest()[:20]
         kept = cache / f"{key}.woff2"
         if not kept.is_file():
             kept.write_bytes(subset(source, points, maths=maths))
