@@ -203,7 +203,7 @@ class Site:
         return found
 
     def sideways(self, browser: Browser, path: Path, width: int = 360, *, fresh: bool = True) -> list[str]:
-        """What makes the page, or anything in it but tables and code, scroll sideways. fresh: open it first."""
+        """What makes the page, or anything in it but tables, code and plots, scroll sideways. fresh: open it first."""
         browser.size(width, 740)
         if fresh:
             browser.open(path)
@@ -275,7 +275,7 @@ _SIDEWAYS = """
 const found = [];
 const root = document.documentElement;
 if (root.scrollWidth > root.clientWidth) found.push(`the page: ${root.scrollWidth} > ${root.clientWidth}`);
-const allowed = 'pre, table, .pst-scrollable-table-container, [data-scroll], .visually-hidden, .sr-only';
+const allowed = 'pre, table, .ul-plot, .pst-scrollable-table-container, [data-scroll], .visually-hidden, .sr-only';
 for (const item of document.querySelectorAll('main *')) {
   if (item.closest(allowed) || item.namespaceURI.endsWith('MathML') || item.namespaceURI.endsWith('svg')) continue;
   const style = getComputedStyle(item);

@@ -151,7 +151,7 @@ def test_on_a_desk(site: Site, browser: Browser, page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_on_a_phone_nothing_scrolls_sideways_but_tables_and_code(site: Site, browser: Browser, page: str) -> None:
+def test_on_a_phone_nothing_scrolls_sideways_but_tables_code_and_plots(site: Site, browser: Browser, page: str) -> None:
     assert site.sideways(browser, path_of(site, page), 360) == []
 
 
