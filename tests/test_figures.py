@@ -208,6 +208,14 @@ def test_show_replaces_house_colours_by_variables_and_keeps_text() -> None:
     assert 'aria-label="Step time &lt;against&gt; batch size"' in svg
 
 
+def test_a_caption_is_no_wider_than_its_plot() -> None:
+    figure, axis = figures.axes("x", "y")
+    axis.plot([0, 1], [0, 1])
+    shown = figures.show(figure, alt="A line", caption="It rises.").html
+    svg, caption = (re.search(rf"{what}[^>]*max-width: (\d+)px", shown) for what in ("<svg", "<figcaption"))
+    assert svg and caption and svg[1] == caption[1]
+
+
 def test_show_is_deterministic_and_its_ids_are_its_own() -> None:
     first, second = a_plot().html, a_plot().html
     assert first == second

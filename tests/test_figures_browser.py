@@ -134,6 +134,22 @@ def test_the_script_draws_what_the_library_drew(page: tuple[Browser, Path]) -> N
         assert ours == theirs
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_pale_bar_has_an_outline_that_is_seen(page: tuple[Browser, Path], theme: str) -> None:
+    browser, path = page
+    waits = figures.moving_figure(
+        lambda n: figures.Frame(bars=[figures.Bar((0, n), (0, 1), look="queue", faint=True)]),
+        [figures.Slider("n", "Time", [1, 2])],
+        title="A wait",
+        alt="A bar",
+        panels=[figures.Panel(figures.Axis("time"), figures.Axis("who"))],
+    )
+    browser.open(write(path, waits, theme=theme))
+    drawn = "const style = getComputedStyle(document.querySelector('.ul-items .ul-faint')); "
+    assert browser.run(drawn + "return style.stroke === style.fill && style.strokeOpacity === '1'")
+    assert browser.run(drawn + "return style.strokeWidth") == "1px"
+
+
 def test_the_live_region_speaks_once_the_control_rests(page: tuple[Browser, Path]) -> None:
     browser, path = page
     browser.open(write(path, moving()))

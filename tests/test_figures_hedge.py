@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -145,3 +146,16 @@ def test_copies_stay_inside_both_layouts() -> None:
 def test_copies_that_cannot_be_drawn_are_refused(policies: dict[str, list[Copy]]) -> None:
     with pytest.raises(figures.FigureError):
         figures.copies_in_time(policies, servers=("A", "B"), end=130)
+
+
+def test_plots_over_one_axis_start_at_one_place_and_name_it_once() -> None:
+    drawn = re.sub(r"<script.*", "", picture().html, flags=re.DOTALL)
+    plots = re.findall(r'<svg class="ul-(wide|narrow)".*?<svg class="ul-items" x="(\d+)"', drawn)
+    assert [kind for kind, _ in plots] == ["wide", "narrow"] * 2
+    assert len({left for _, left in plots}) == 1
+    assert drawn.count(">hedge after (ms)</text>") == 2  # under the lower plot, in both layouts
+
+
+def test_both_plots_are_shaded_where_the_servers_fall_behind() -> None:
+    shown = picture(start=("server", False, 0.8, 0.1)).html
+    assert re.sub(r"<script.*", "", shown, flags=re.DOTALL).count('class="ul-region"') == 4  # two plots, two layouts

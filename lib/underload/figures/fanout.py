@@ -6,6 +6,7 @@ the slow ones of different leaves come independently, or at moments that all lea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from underload.figures.moving import Bar, Commit, Curve, Frame, Mark, Number, Slider, moving_figure
@@ -55,22 +56,20 @@ def fan_out(
         for share in {0, *common}
     }
 
+    outlines = _outlines()
+
     def frame(k: int, each: float, share: float) -> Frame:
         pages = 100 * prob_any(each / 100, n=k, common=share / 100)
         apart = 100 * prob_any(each / 100, n=k)
         may = 100 * (1 - 0.99 ** (1 / k))
-        squares = [Bar((0, 10), (0, 10), look="quiet", faint=True)]
-        squares += [
-            Bar((n % 10 + 0.08, n % 10 + 0.92), (9 - n // 10 + 0.08, 9 - n // 10 + 0.92), look="latency")
-            for n in range(round(pages))
-        ]
         return Frame(
             curves=[
                 Curve("independent", fine, curves[each, 0], look="prediction"),
                 Curve("with that much in common", fine, curves[each, share], look="prediction", variant=1),
+                outlines,
             ],
             marks=[Mark(k, pages, pin=False)],
-            bars=[Bar(bar.x, bar.y, bar.look, panel=1, faint=bar.faint) for bar in squares],
+            bars=[Bar(*_square(n), look="latency", panel=1) for n in range(round(pages))],
             numbers=[
                 Number("pages with a slow answer", pages, "%", look="latency"),
                 Number("if independent", apart, "%", look="prediction"),
@@ -113,6 +112,23 @@ def fan_out(
         commit=commit,
         name=name,
     )
+
+
+def _square(page: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Where page number so many lies among the hundred, ten to a row from above: its x and its y."""
+    x, y = page % 10, 9 - page // 10
+    return (x + 0.08, x + 0.92), (y + 0.08, y + 0.92)
+
+
+def _outlines() -> Curve:
+    """The outlines of all hundred, as one line with gaps."""
+    xs: list[float] = []
+    ys: list[float] = []
+    for page in range(100):
+        (left, right), (low, high) = _square(page)
+        xs += [left, right, right, left, left, math.nan]
+        ys += [low, low, high, high, low, math.nan]
+    return Curve("", xs, ys, look="quiet", panel=1, thin=True)
 
 
 def _ticks(fans: Sequence[int]) -> list[float]:

@@ -83,7 +83,8 @@ def hedge_delay(
         bands = []
         if behind:
             edge = next((each for each in delays if each > max(behind)), delays[-1])
-            bands = [Band(x=(None, 1e3 * (max(behind) + edge) / 2), label="falls behind")]
+            reach = (None, 1e3 * (max(behind) + edge) / 2)
+            bands = [Band(x=reach, label="falls behind"), Band(x=reach, panel=1)]
         return Frame(
             curves=[
                 Curve("nobody else there, by formula", x, [1e3 * each.p99 for each in alone], look="prediction"),
@@ -132,7 +133,9 @@ def hedge_delay(
                 Axis("hedge after", "ms"),
                 Axis("p99", "ms", log=True, limits=(1e3 * low, 1e3 * high), ticks=round_values(1e3 * low, 1e3 * high)),
             ),
-            Panel(Axis("hedge after", "ms"), Axis("extra requests", "%", limits=(0, 100)), height=0.6),
+            Panel(
+                Axis("hedge after", "ms"), Axis("extra requests", "%", limits=(0, 105), ticks=(0, 50, 100)), height=0.6
+            ),
         ],
         caption=caption,
         commit=commit,

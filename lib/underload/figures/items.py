@@ -80,8 +80,8 @@ def _bar(canvas: Canvas, item: Item, colour: str) -> list[str]:
         return []
     left, right = sorted(map(canvas.at_x, item["x"]))
     top, bottom = sorted(map(canvas.at_y, item["y"]))
-    kind = "ul-faint" if item.get("faint") else "ul-bar"
-    parts = [_rect(kind, left, top, right - left, bottom - top, colour)]
+    kind, edge = ("ul-faint", colour) if item.get("faint") else ("ul-bar", None)
+    parts = [_rect(kind, left, top, right - left, bottom - top, colour, edge)]
     label = item.get("label")
     if label and right - left > 0.56 * 12.5 * len(label) + 4 and bottom - top >= 13:
         x, y = px((left + right) / 2), px((top + bottom) / 2 + 4.5)
@@ -146,8 +146,8 @@ def _mark(canvas: Canvas, item: Item, colour: str) -> list[str]:
     return parts
 
 
-def _rect(kind: str, x: float, y: float, width: float, height: float, colour: str) -> str:
-    return element("rect", class_=kind, x=px(x), y=px(y), width=px(width), height=px(height), fill=colour)
+def _rect(kind: str, x: float, y: float, width: float, height: float, colour: str, edge: str | None = None) -> str:
+    return element("rect", class_=kind, x=px(x), y=px(y), width=px(width), height=px(height), fill=colour, stroke=edge)
 
 
 def _words(kind: str, text: str, x: float, y: float, late: bool, colour: str) -> str:

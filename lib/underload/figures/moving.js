@@ -67,7 +67,7 @@
     bar(c, it) {
       if (!it.x.every(c.ok.x) || !it.y.every(c.ok.y)) return [];
       const [l, r] = it.x.map(c.x).sort((a, b) => a - b), [u, d] = it.y.map(c.y).sort((a, b) => a - b);
-      const parts = [el("rect", { class: it.faint ? "ul-faint" : "ul-bar", x: px(l), y: px(u), width: px(r - l), height: px(d - u), fill: ink(it.look) })];
+      const parts = [el("rect", { class: it.faint ? "ul-faint" : "ul-bar", x: px(l), y: px(u), width: px(r - l), height: px(d - u), fill: ink(it.look), stroke: it.faint ? ink(it.look) : null })];
       if (it.label && r - l > 0.56 * 12.5 * [...it.label].length + 4 && d - u >= 13)
         parts.push(el("text", { class: "ul-in", x: px((l + r) / 2), y: px((u + d) / 2 + 4.5), "text-anchor": "middle" }, it.label));
       return parts;

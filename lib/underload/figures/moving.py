@@ -23,9 +23,11 @@ from underload.figures.plot import (
     Layout,
     Panel,
     Scale,
+    Ticks,
     element,
     frame_of_axes,
     layouts,
+    left_margin,
     nice_limits,
     ticks,
 )
@@ -253,7 +255,7 @@ def moving_figure(
     frames = [_frame_at(frame, setting) for setting in settings]
     start = [_start_index(control) for control in controls]
 
-    drawn = [_prepare(panel, position, frames) for position, panel in enumerate(panels)]
+    drawn = _prepare(panels, frames)
     pool = Pool()
     looked_up = [_encode(each, panels, pool) for each in frames]
     extra = _encode_commit(commit, controls, pool)
@@ -346,8 +348,8 @@ def as_item(thing: Item) -> dict[str, Any]:
             "y": ys,
         }
         item |= curve_style(thing.look, thing.variant)
-        if len(xs) > 60:
-            item["marker"] = ""  # so many points are a line
+        if len(xs) > 60 or thing.thin:
+            item["marker"] = ""  # so many points are a line, and a thin one is there to compare with
             item["line"] = True
         if (thing.low is None) != (thing.high is None):
             raise FigureError(f"curve {thing.name!r} has one of low and high; give both ends of the interval")
@@ -447,8 +449,33 @@ def _position(indices: Sequence[int], counts: Sequence[int]) -> int:
     return at
 
 
-def _prepare(panel: Panel, position: int, frames: Sequence[Frame]) -> Drawn:
-    """Scales, layouts and the static markup of one panel: limits hold the data of every frame."""
+def _prepare(panels: Sequence[Panel], frames: Sequence[Frame]) -> list[Drawn]:
+    """Scales, layouts and the static markup of the panels; those in a column over one x-axis start at one left margin,
+    and the lowest of them names it."""
+    scaled = [_scaled(panel, position, frames) for position, panel in enumerate(panels)]
+    columns: list[list[int]] = []
+    for here, panel in enumerate(panels):
+        over = columns[-1][-1] if columns else here
+        shared = not panel.half and not panels[over].half and panel.x.title == panels[over].x.title
+        if here and shared and scaled[here][:2] == scaled[over][:2]:
+            columns[-1].append(here)
+        else:
+            columns.append([here])
+    drawn = []
+    for column in columns:
+        left = max(left_margin(scaled[here][3]) for here in column)
+        for here in column:
+            x, x_ticks, y, y_ticks = scaled[here]
+            panel = panels[here]
+            if here != column[-1]:
+                panel = replace(panel, x=replace(panel.x, label="", unit=""))
+            shapes = layouts(panel, x_ticks, left)
+            drawn.append(Drawn(x, y, shapes, [frame_of_axes(panel, at, x, y, x_ticks, y_ticks) for at in shapes]))
+    return drawn
+
+
+def _scaled(panel: Panel, position: int, frames: Sequence[Frame]) -> tuple[Scale, Ticks, Scale, Ticks]:
+    """The scales and ticks of one panel: limits hold the data of every frame."""
     reach: dict[str, list[float]] = {"x": [], "y": []}
     for each in {id(thing): thing for frame in frames for thing in frame.items() if thing.panel == position}.values():
         item = as_item(each)
@@ -462,8 +489,7 @@ def _prepare(panel: Panel, position: int, frames: Sequence[Frame]) -> Drawn:
             (panel.y, nice_limits(reach["y"], panel.y), max(round(4 * panel.height), 2)),
         )
     )
-    shapes = layouts(panel, y_ticks)
-    return Drawn(x, y, shapes, [frame_of_axes(panel, shape, x, y, x_ticks, y_ticks) for shape in shapes])
+    return x, x_ticks, y, y_ticks
 
 
 def _scale_data(scale: Scale) -> list[float | int]:
@@ -643,6 +669,7 @@ def _legend(frames: Sequence[Frame]) -> str:
                     width="20",
                     height="10",
                     fill=ink(bar.look),
+                    stroke=ink(bar.look) if bar.faint else None,
                 )
                 entries.setdefault((bar.name, bar.look, 0), swatch)
     if not entries:
@@ -656,10 +683,11 @@ def _legend(frames: Sequence[Frame]) -> str:
 
 def _swatch(curve: Curve) -> str:
     style, colour = curve_style(curve.look, curve.variant), ink(curve.look)
-    parts = ""
-    if style["line"] or len(list(curve.x)) > 60:
-        parts += element("path", class_="ul-curve", d="M1 7H27", stroke=colour, stroke_dasharray=style["dash"] or None)
-    if style["marker"] and len(list(curve.x)) <= 60:
+    parts, bare = "", curve.thin or len(list(curve.x)) > 60
+    if style["line"] or bare:
+        kind, y = ("ul-thin", "7.5") if curve.thin else ("ul-curve", "7")  # one pixel wide: on a whole pixel
+        parts += element("path", class_=kind, d=f"M1 {y}H27", stroke=colour, stroke_dasharray=style["dash"] or None)
+    if style["marker"] and not bare:
         fill, stroke = (ink("surface"), colour) if style["hollow"] else (colour, ink("surface"))
         at = "translate(14 7)"
         parts += element("path", class_="ul-dot", d=style["marker"], transform=at, fill=fill, stroke=stroke)

@@ -177,15 +177,23 @@ def text_width(text: str, size: float = 12.5) -> float:
     return sum(0.3 if c in "iljtf.,:;'|! " else 0.86 if c in "mwMW—" else 0.56 for c in text) * size
 
 
-def layouts(panel: Panel, y_ticks: Ticks) -> list[Layout]:
-    """The layouts a panel is drawn in: one if it is `half` (as wide as a phone anyway), else wide and narrow."""
-    left = max([text_width(name) for name in y_ticks.names], default=10.0) + 12
+def left_margin(y_ticks: Ticks) -> int:
+    """Room for the names of the y-axis."""
+    return round(max([text_width(name) for name in y_ticks.names], default=10.0) + 12)
+
+
+def layouts(panel: Panel, x_ticks: Ticks, left: int) -> list[Layout]:
+    """The layouts a panel is drawn in: one if it is `half` (as wide as a phone anyway), else wide and narrow.
+
+    Below the plot there is room for what stands there: the names of the ticks and of the axis.
+    """
     top = 52.0 if panel.title else 34.0
-    height = 250.0 * panel.height
-    narrow = Layout("narrow", 320, round(max(height * 0.9, 150)), round(left), top, 12, 46)
+    bottom = 46 if panel.x.title else 26 if x_ticks.names else 6
+    height, less = 250.0 * panel.height, 46 - bottom
+    narrow = Layout("narrow", 320, round(max(height * 0.9, 150)) - less, left, top, 12, bottom)
     if panel.half:
-        return [Layout("half", 320, round(height * 0.9), round(left), top, 12, 46)]
-    return [Layout("wide", 680, round(height), round(left), top, 16, 46), narrow]
+        return [Layout("half", 320, round(height * 0.9) - less, left, top, 12, bottom)]
+    return [Layout("wide", 680, round(height) - less, left, top, 16, bottom), narrow]
 
 
 # ------------------------------------------------------------------------------------------------ drawing
@@ -248,14 +256,15 @@ def frame_of_axes(panel: Panel, layout: Layout, x: Scale, y: Scale, x_ticks: Tic
             element("text", name, class_="ul-tick", x=px(middle), y=px(top + height + 18), text_anchor="middle")
         )
         taken = middle + half
-    parts.append(
-        element(
-            "text",
-            panel.x.title,
-            class_="ul-axis-title",
-            x=px(left + width / 2),
-            y=px(layout.height - 7),
-            text_anchor="middle",
+    if panel.x.title:
+        parts.append(
+            element(
+                "text",
+                panel.x.title,
+                class_="ul-axis-title",
+                x=px(left + width / 2),
+                y=px(layout.height - 7),
+                text_anchor="middle",
+            )
         )
-    )
     return "".join(parts)

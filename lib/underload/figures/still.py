@@ -97,9 +97,18 @@ def columns_of(data: Any) -> dict[str, list[Any]]:
 
 
 def still(
-    drawing: str, *, alt: str, caption: str = "", data: Any = None, name: str | None = None, kind: str = "ul-still"
+    drawing: str,
+    *,
+    alt: str,
+    caption: str = "",
+    data: Any = None,
+    name: str | None = None,
+    kind: str = "ul-still",
+    most: int | None = None,
 ) -> Picture:
     """A picture of finished SVG (made here, not by an author) with its words and its table.
+
+    `most`: px that the drawing is wide at most; its caption then runs no further.
 
     Raises:
         FigureError: an empty `alt`, a bad name, data that are no table.
@@ -108,7 +117,8 @@ def still(
         raise FigureError("alt is empty: say what the figure shows to someone who cannot see it")
     columns = columns_of(data) if data is not None else None
     fold = data_fold([table(columns, zip(*columns.values(), strict=True))]) if columns else ""
-    words = f'<figcaption class="ul-caption">{escape(keep_units(caption))}</figcaption>' if caption else ""
+    width = attributes(style=f"max-width: {most}px" if most else None)
+    words = f'<figcaption class="ul-caption"{width}>{escape(keep_units(caption))}</figcaption>' if caption else ""
     return Picture(html=f"{opening(kind, name)}{drawing}{words}{fold}</figure>", alt=alt, data=columns)
 
 

@@ -169,8 +169,16 @@ def show(figure: Figure, *, alt: str, caption: str = "", data: Any = None, name:
     with matplotlib.rc_context(rules()):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     _close(figure)
+    drawn = themed_svg(buffer.getvalue(), alt)
+    wide = re.search(r"max-width: (\d+)px", drawn)
     return still(
-        themed_svg(buffer.getvalue(), alt), alt=alt, caption=caption, data=data, name=name, kind="ul-still ul-plot"
+        drawn,
+        alt=alt,
+        caption=caption,
+        data=data,
+        name=name,
+        kind="ul-still ul-plot",
+        most=int(wide[1]) if wide else None,
     )
 
 
