@@ -491,6 +491,18 @@ def test_folds_open_by_keyboard(site: Site, browser: Browser) -> None:
     assert browser.find("details.deeper[open]")
 
 
+def test_names_in_other_systems_are_cards_on_a_phone(site: Site, browser: Browser) -> None:
+    where = "[...document.querySelectorAll('.production-names tbody tr:first-child td')].map(each)"
+    browser.size(360)
+    browser.open(site.folder / "chapters" / "index.html")
+    lefts = browser.run(f"const each = (td) => Math.round(td.getBoundingClientRect().left); return {where};")
+    assert lefts[0] == lefts[1] == lefts[3]
+    assert browser.run("return document.querySelector('.production-names .date').getClientRects().length") == 1
+    browser.size(1100)
+    tops = browser.run(f"const each = (td) => Math.round(td.getBoundingClientRect().top); return {where};")
+    assert len(set(tops)) == 1
+
+
 def test_the_sample_is_sound_in_the_browser(site: Site, browser: Browser) -> None:
     for path in site.articles:
         assert site.complaints(browser, path) == [], path

@@ -69,7 +69,8 @@ def _table(rows: list[dict[str, Any]]) -> nodes.table:
         name = [nodes.literal("", str(row["name"])), nodes.Text(f" ({row['kind']})")]
         if row.get("note"):
             name.append(nodes.Text(f"; {row['note']}"))
-        source = nodes.reference("", f"{row['version']}, {row['date']}", refuri=str(row["source"]))
+        date = nodes.inline("", str(row["date"]), classes=["date"])  # on one line
+        source = nodes.reference("", f"{row['version']}, ", date, refuri=str(row["source"]))
         body += _row([[nodes.Text(str(row["concept"]))], [nodes.Text(str(row["system"]))], name, [source]])
     return table
 
