@@ -1,4 +1,4 @@
-"""Numbers and their units stay on one line, in prose and only there."""
+"""Numbers and their units, dates and short equations stay on one line, in prose and only there."""
 
 from __future__ import annotations
 
@@ -38,6 +38,25 @@ def test_a_number_that_is_a_node_of_its_own_counts() -> None:
     assert read(paragraph("about ", glued, " ms of 5 %")) == f"about 3.2{KEPT}ms of 5{KEPT}%"
     assert read(paragraph(nodes.math("", "40"), " GB/s")) == f"40{KEPT}GB/s"
     assert read(paragraph(nodes.strong("", "", nodes.Text("most")), " s of it")) == "most s of it"
+
+
+def test_a_day_stays_with_its_month() -> None:
+    assert read(paragraph("As of 1 December 2026.")) == f"As of 1{KEPT}December 2026."
+    assert read(paragraph("7 Mayors, 3 may")) == "7 Mayors, 3 may"
+
+
+def test_a_short_equation_stays_whole() -> None:
+    assert read(paragraph("so 1.4/5 = 0.28 s of it")) == f"so 1.4/5{KEPT}={KEPT}0.28{KEPT}s of it"
+    assert read(paragraph("the load ", nodes.math("", r"\rho"), " = −0.75, or")).endswith(f" ={KEPT}−0.75, or")
+    glued = nodes.inline("", "", nodes.Text("3.2"))
+    assert read(paragraph(nodes.math("", "L"), " = ", glued, " = 16/5")) == f"L ={KEPT}3.2 ={KEPT}16/5"
+    for text in ("utilisation = load", "a = b", "= 3", "a=3"):
+        assert read(paragraph(text)) == text
+
+
+def test_what_follows_in_a_node_of_its_own_counts() -> None:
+    assert read(paragraph("12 ", nodes.emphasis("", "", nodes.Text("ms")))) == f"12{KEPT}ms"
+    assert read(paragraph("12 ", nodes.emphasis("", "", nodes.Text("minutes")))) == "12 minutes"
 
 
 def test_of_two_equal_texts_the_right_one_changes() -> None:

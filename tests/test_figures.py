@@ -240,6 +240,16 @@ def test_data_of_a_still_are_its_table() -> None:
     assert read_off == {"batch size": [1, 2, 4], "predicted": [10, 11, 13], "measured": [10.5, 11.2, 13.1]}
 
 
+def test_a_column_of_words_is_marked_in_its_head_too_and_numbers_are_not() -> None:
+    made = a_plot(data={"run": ["a", "b"], "at": ["5 %", "−3 %"], "p99 (s)": [1.5, "grows"]}).html
+    assert re.findall(r"<th [^>]*>", made) == [
+        '<th scope="col" class="ul-words">',
+        '<th scope="col">',
+        '<th scope="col">',
+    ]
+    assert made.count('<td class="ul-words">') == 2 and made.count("<td>") == 4
+
+
 def test_what_show_refuses() -> None:
     fig, _ = figures.axes()
     with pytest.raises(figures.FigureError, match="alt is empty"):

@@ -1,4 +1,4 @@
-"""A number and its unit stay on one line.
+"""A number and its unit stay on one line, and so do a day and its month, and a letter = a number.
 
 Authors type a space between the two, glue puts numbers beside text, and a browser breaks a line at any space. So the
 space between a digit and a unit becomes one that does not break (U+00A0), in text that is read and nowhere else.
@@ -6,6 +6,7 @@ space between a digit and a unit becomes one that does not break (U+00A0), in te
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -15,6 +16,9 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from underload.figures.wording import keep_units
 
 NOT_PROSE = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw, nodes.comment)
+
+AFTER_SIGN = re.compile(r"(?<= [=≈]) (?=[−-]?\d)")
+BEFORE_SIGN = re.compile(r"(?<=\S) (?=[=≈]\u00a0)")
 
 
 class KeepUnits(SphinxPostTransform):
@@ -27,21 +31,25 @@ class KeepUnits(SphinxPostTransform):
 
 
 def keep_units_in(tree: nodes.Node) -> None:
-    """Change the spaces between numbers and units in a tree, in place."""
-    before = ""  # what is read just before the text
-    for node in list(tree.findall()):
+    """Change the spaces between numbers and units, and of dates and short equations, in a tree, in place."""
+    paragraphs: list[list[nodes.Text]] = [[]]
+    for node in tree.findall():
         if isinstance(node, nodes.TextElement) and not isinstance(node, nodes.Inline):
-            before = ""  # a paragraph, title or cell of its own
+            paragraphs.append([])  # or a title or cell of its own
         elif isinstance(node, nodes.Text):
-            text = str(node)
-            if not _verbatim(node):
-                digit = before[-1:] if before[-1:].isdigit() else ""
-                made = keep_units(digit + text).removeprefix(digit)
-                if made != text:
-                    siblings = node.parent.children
-                    place = next(i for i, one in enumerate(siblings) if one is node)  # equal texts are not the same
-                    node.parent[place] = nodes.Text(made)
-            before = text
+            paragraphs[-1].append(node)
+    for texts in paragraphs:
+        said = [str(node) for node in texts]
+        for node, before, text, after in zip(texts, ["", *said], said, [*said[1:], ""], strict=False):
+            if _verbatim(node):
+                continue
+            left = before[-1:].strip()
+            made = AFTER_SIGN.sub("\u00a0", keep_units(left + text + after[:20]))[len(left) :][: len(text)]
+            made = BEFORE_SIGN.sub("\u00a0", made)  # in one text only: beside a formula a browser breaks all the same
+            if made != text:
+                siblings = node.parent.children
+                place = next(i for i, one in enumerate(siblings) if one is node)  # equal texts are not the same
+                node.parent[place] = nodes.Text(made)
 
 
 def _verbatim(node: nodes.Node) -> bool:

@@ -613,7 +613,7 @@ def _range(label: str, name: str, words: Sequence[str], index: int) -> str:
 def _radios(label: str, name: str, words: Sequence[str], index: int, hidden_legend: bool = False) -> str:
     radios = "".join(
         f'<label><input type="radio"{OWN_KEYS} name="{escape(name)}" '
-        f'value="{i}"{" checked" if i == index else ""}><span>{escape(text)}</span></label>'
+        f'value="{i}"{" checked" if i == index else ""}><span>{escape(keep_units(text))}</span></label>'
         for i, text in enumerate(words)
     )
     sr = ' class="ul-sr"' if hidden_legend else ""
@@ -623,7 +623,7 @@ def _radios(label: str, name: str, words: Sequence[str], index: int, hidden_lege
 def _setting(controls: Sequence[Control], start: Sequence[int]) -> str:
     """The controls in words: what a printed page shows in their place."""
     words = (
-        f"<span>{escape(control.label)}: <b>{escape(control.options()[index][1])}</b></span>"
+        f"<span>{escape(control.label)}: <b>{escape(keep_units(control.options()[index][1]))}</b></span>"
         for control, index in zip(controls, start, strict=True)
     )
     return f'<p class="ul-setting">{"".join(words)}</p>'

@@ -23,14 +23,19 @@ UNITS = (
 _UNIT = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
 # not the beginning of a word, nor of a quotient that is not in the list
 _BETWEEN = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?![\w/]))")
+_DATE = re.compile(
+    r"(?<=\d) (?=(?:January|February|March|April|May|June|July|August|September|October|November|December)\b)"
+)
+
+_NUMERIC = re.compile(r"[−+-]?[.\d∞]")
 
 OWN_KEYS = ' data-lm-suppress-shortcuts="true"'
 """On each element that takes the focus (a parent is not enough): JupyterLab would use its arrow keys for cells."""
 
 
 def keep_units(text: str) -> str:
-    """`text` with a space that does not break (U+00A0) between each number and its unit."""
-    return _BETWEEN.sub("\u00a0", text)
+    """`text` with a space that does not break (U+00A0) between each number and its unit, each day and its month."""
+    return _DATE.sub("\u00a0", _BETWEEN.sub("\u00a0", text))
 
 
 def significant(value: float, digits: int = 3) -> float:
@@ -103,9 +108,23 @@ def attributes(**values: object) -> str:
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[object]], caption: str = "") -> str:
-    """An HTML table; numbers as `number` says them at five digits, so that a reader can copy them."""
-    head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row) + "</tr>" for row in rows)
+    """An HTML table; numbers as `number` says them at five digits, so that a reader can copy them.
+
+    Columns of words have the class ul-words, in their heads too; numbers stand at the right.
+    """
+    names, lines = list(columns), [list(row) for row in rows]
+    words = [
+        all(v is None or (isinstance(v, str) and not _NUMERIC.match(v)) for v in column)
+        for column in zip(*lines, strict=True)
+    ]
+    kinds = [' class="ul-words"' if wordy else "" for wordy in words] or [""] * len(names)
+    head = "".join(f'<th scope="col"{kind}>{escape(str(name))}</th>' for kind, name in zip(kinds, names, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{kind}>{escape(_cell(value))}</td>" for kind, value in zip(kinds, row, strict=True))
+        + "</tr>"
+        for row in lines
+    )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
         f'<div class="ul-scroll" tabindex="0"{OWN_KEYS} role="region" '
