@@ -13,8 +13,17 @@ import pytest
 from scipy.stats import norm
 
 from underload.queueing import Empirical, Erlang, Exponential, Lognormal, hedged, mm1
-from underload.simulation import Call, Hedge, Random, Sending, StationReplica, Tied, simulate_cluster
-from underload.workload import FixedTokens, Lengths, Poisson, Workload
+from underload.simulation import (
+    Call,
+    Hedge,
+    PowerOfChoices,
+    Random,
+    Sending,
+    StationReplica,
+    Tied,
+    simulate_cluster,
+)
+from underload.workload import FixedTokens, Lengths, Planned, Poisson, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "chapters/hedging.md").read_text("utf-8")
@@ -122,6 +131,46 @@ def test_past_that_load_it_runs_away_and_a_budget_stops_it() -> None:
     assert late(0.5, Unstopped(delay)) < 0.12
     assert late(0.72, Unstopped(delay)) > 0.9
     assert late(0.72, Unstopped(delay, budget=0.1)) < 0.2
+
+
+@pytest.mark.parametrize("base, stays", [(0.55, True), (0.45, False)])
+def test_the_evening_stays_where_twice_its_load_is_more_than_the_servers_can_do(base: float, stays: bool) -> None:
+    rng, plan, at = np.random.default_rng(11), [], 0.0
+    for load, lasts in ((base, 30), (0.75, 40), (base, 300)):
+        inside = at + np.cumsum(rng.exponential(0.1 / 20 / load, int(2 * 200 * load * lasts)))
+        plan += [float(t) for t in inside[inside < at + lasts]]
+        at += lasts
+    calls = simulate_cluster(
+        [Planned(t, 1, 1, i) for i, t in enumerate(plan)],
+        [StationReplica(Lognormal(0.1, 4.0))] * 20,
+        router=PowerOfChoices(2),
+        sending=Unstopped(0.5),
+        seed=4,
+    ).calls
+    twice = [(call.arrival, len(call.attempts) - 1) for call in calls]
+    morning, end = (np.mean([n for t, n in twice if low <= t < high]) for low, high in ((0, 30), (340, 370)))
+    assert morning < 0.15 and (end > 0.99 if stays else end < 0.2)
+    assert "BASE, RUSH, SHOWN, LONG = 0.55, 0.75" in PAGE and "twice 45 % is less than the servers can do" in PAGE
+
+
+def test_the_program_pauses_as_long_as_the_page_says() -> None:
+    assert "time.sleep(rng.exponential(0.1))" in (ROOT / "tests/benchmarks/hedging.py").read_text("utf-8")
+    assert "PAUSE = 0.1  #" in PAGE
+    rng, step = np.random.default_rng(2), 0.1348
+    left = step - rng.exponential(0.1, 400_000) % step  # of a step of that length, found after such a pause
+    assert left.mean() == pytest.approx(step - 0.1 + step / math.expm1(step / 0.1), rel=0.01)
+    assert (left > step / 2).mean() == pytest.approx(2 / 3, abs=0.02) and "in two cases of three" in PAGE
+
+
+def test_what_the_recording_makes_the_page_say_of_late_copies(recording: dict[str, Any]) -> None:
+    engine = recording["engine"]
+    rows = {row["policy"]: row for row in engine["rows"]}
+    assert all(rows[name]["extra"] > 0.07 for name in ("one delay", "whole answer"))
+    assert abs(engine["one_delay"] / rows["once"]["document"][0] - 1) < 0.03  # right where long prompts are done
+    heap = 2 * engine["own"]["chat"] + engine["slack"]
+    assert heap == pytest.approx(rows["by length"]["chat"][2], rel=0.02)
+    kept = {row["prompt_tokens"]: row for row in recording["cancel"]["rows"] if row["budget"] == 2048}
+    assert kept[0]["kept"][0] < kept[0]["residual"] and kept[1024]["kept"][0] > kept[1024]["residual"]
 
 
 class TiedLater(Tied):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from underload.metrics import PARTS, attribute, percentile, percentile_interval, samples_needed
+from underload.metrics import PARTS, attribute, effective_samples, percentile, percentile_interval, samples_needed
 from underload.queueing import Exponential, Lognormal, max_of_n, mm1, mmc, prob_any
 from underload.request import StepRecord, Timeline
 from underload.simulation import LinearStepTime, simulate_serving
@@ -214,6 +214,19 @@ def test_the_share_of_the_queue_in_the_slowest(page: dict[str, Any]) -> None:
         assert page["quantile_of"](99, waits, row, queue) == pytest.approx(np.percentile(whole, 99), rel=0.01)
 
 
+def test_a_row_varies_less_than_an_exponential_time() -> None:
+    o, t, p, m = 0.0004, 0.00006, 16, 12
+    first, each = o + t * p, o + t
+    mean, sd = first + (m - 1) * each, math.sqrt(m * (m - 1)) * each
+    plan = Workload(Poisson(2.0), Lengths(p, GeometricTokens(m))).plan(seed=2, requests=6000)
+    run = simulate_serving(plan, LinearStepTime(o, t), max_num_seqs=4)
+    rows = np.array([line.token_times[-1] - line.scheduled for line in run.timelines])  # next to nobody meets another
+    assert rows.mean() == pytest.approx(mean, rel=0.05) and rows.var() == pytest.approx(sd**2, rel=0.15)
+    assert (sd / mean) ** 2 < 0.75
+    tokens = math.ceil(math.log(0.01) / math.log(1 - 1 / m))
+    assert np.percentile(rows, 99) == pytest.approx(first + (tokens - 1) * each, rel=0.08)
+
+
 def test_the_law_is_near_the_engine(page: dict[str, Any]) -> None:
     o, t, p, m, rows = 0.0004, 0.00003, 16, 12, 4
     carried = 1 / page["batch_law"](1.0, rows, o, t, p, m)[2] + 1.0
@@ -267,6 +280,25 @@ def test_the_parts_of_the_slowest_add_up(recording: dict[str, Any]) -> None:
             assert set(found["slow"]) == set(found["all"]) == set(PARTS)
             assert sum(found["slow"].values()) >= found["threshold"] * (1 - 1e-4)
         assert sum(row["slow"]["all"].values()) == pytest.approx(row["mean"][0], rel=0.02)  # which leaves a few out
+
+
+def test_the_formula_is_too_high_at_the_p99_in_every_row(page: dict[str, Any], recording: dict[str, Any]) -> None:
+    B, p, m = recording["batch_rows"], recording["prompt_tokens"], recording["answer_tokens"]
+    for row in recording["rows"]:
+        law = page["batch_law"](row["rate"], B, *row["line"], p, m)
+        assert page["quantile_of"](99, *law) > row["p99"][0]
+        assert row["p99"][0] == pytest.approx(row["simulated"]["p99"], rel=0.05)
+        for kind in ("slow", "all"):
+            assert all(row["slow"][kind][name] == 0 for name in ("padding", "passed over", "preemption"))
+
+
+def test_four_hundred_requests_from_a_queue_are_not_enough(recording: dict[str, Any]) -> None:
+    row = next(row for row in recording["rows"] if row["load"] == recording["kept"])
+    times = np.array(row["latencies_us"]) / 1e6
+    assert effective_samples(times[:400], 99) == 400
+    found = percentile_interval(times[:400], 99, effective=400)
+    assert found is not None and found.low > percentile(times, 99)
+    assert 400 * effective_samples(times, 99) / len(times) < samples_needed(99, two_sided=False)
 
 
 def test_the_latencies_that_are_kept_are_those_of_their_run(recording: dict[str, Any]) -> None:
