@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from docutils import nodes
 
-from book.units import keep_units_in
+from book.units import keep_units_in, keep_values_in
 from underload.figures.wording import UNITS
 
 KEPT = "\u00a0"
@@ -52,6 +52,20 @@ def test_a_short_equation_stays_whole() -> None:
     assert read(paragraph(nodes.math("", "L"), " = ", glued, " = 16/5")) == f"L ={KEPT}3.2 ={KEPT}16/5"
     for text in ("utilisation = load", "a = b", "= 3", "a=3"):
         assert read(paragraph(text)) == text
+
+
+def test_a_formula_and_its_value_are_in_one_element() -> None:
+    def kept(*parts: nodes.Node | str) -> list[str]:
+        made = paragraph("at ", nodes.math("", r"\rho"), *parts)
+        said = read(made)
+        keep_values_in(made)
+        assert made.astext() == said
+        return [node.astext() for node in made.findall(nodes.inline) if "whole" in node["classes"]]
+
+    assert kept(" = 0.75, or so") == [rf"\rho ={KEPT}0.75,"]
+    assert kept(" = 3 s of it") == [rf"\rho ={KEPT}3{KEPT}s"]
+    assert kept(" = ", nodes.inline("", "", nodes.Text("3.2")), " or so") == [rf"\rho ={KEPT}3.2"]
+    assert kept(" is 3") == kept(" = load") == kept() == []
 
 
 def test_what_follows_in_a_node_of_its_own_counts() -> None:

@@ -20,6 +20,8 @@ NOT_PROSE = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, n
 AFTER_SIGN = re.compile(r"(?<= [=≈]) (?=[−-]?\d)")
 BEFORE_SIGN = re.compile(r"(?<=\S) (?=[=≈]\u00a0)")
 
+A_VALUE = re.compile(r" [=≈](?:\u00a0\S*)+")
+
 
 class KeepUnits(SphinxPostTransform):
     """Runs when glue has put its numbers there."""
@@ -28,6 +30,7 @@ class KeepUnits(SphinxPostTransform):
 
     def run(self, **_: Any) -> None:
         keep_units_in(self.document)
+        keep_values_in(self.document)
 
 
 def keep_units_in(tree: nodes.Node) -> None:
@@ -50,6 +53,23 @@ def keep_units_in(tree: nodes.Node) -> None:
                 siblings = node.parent.children
                 place = next(i for i, one in enumerate(siblings) if one is node)  # equal texts are not the same
                 node.parent[place] = nodes.Text(made)
+
+
+def keep_values_in(tree: nodes.Node) -> None:
+    """Put each short formula and the value after it, which has its U+00A0 by now, into one element, in place."""
+    for formula in list(tree.findall(nodes.math)):
+        siblings = formula.parent
+        place = next(i for i, one in enumerate(siblings.children) if one is formula)
+        after = siblings.children[place + 1 : place + 3]
+        found = A_VALUE.match(str(after[0])) if after and isinstance(after[0], nodes.Text) else None
+        if found is None or len(formula.astext()) > 12 or len(found[0]) > 16:
+            continue
+        parts: list[nodes.Node] = [formula, nodes.Text(found[0])]
+        rest = found.string[found.end() :]
+        if found[0].endswith("\u00a0") and not rest and isinstance(after[-1], nodes.inline):
+            parts.append(after[-1])  # the number is a node of its own
+        whole = nodes.inline("", "", *parts, classes=["whole"])
+        siblings[place : place + len(parts)] = [whole, nodes.Text(rest)] if rest else [whole]
 
 
 def _verbatim(node: nodes.Node) -> bool:
