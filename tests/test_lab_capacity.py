@@ -411,18 +411,16 @@ def test_only_cells_that_show_things_take_the_library_s(source: Any) -> None:
 
 
 def test_the_stored_run_shows_what_the_text_says(said: dict[str, str]) -> None:
-    rows = re.findall(r"(\d+) come a second: +([\d.]+) are answered, +([\d.]+) as promised", said["task-1-picture"])
+    rows = re.findall(r"^ *(\d+) +([\d.]+) +([\d.]+)$", said["task-1-picture"], flags=re.MULTILINE)
     answered, good = ([float(row[place]) for row in rows] for place in (1, 2))
     assert len(rows) == 8 and min(answered[4:]) > 0.85 * max(answered) and good[-1] < 0.1 * max(good)
     carried = float(re.findall(r"carries ([\d.]+) requests", said["task-2-answer"])[0])
     assert carried == pytest.approx(lab.book()["numbers"]["capacity of a replica (1/s)"], abs=0.05)
-    lower = re.findall(
-        r"(\d) replicas, budget (\d+): +[\d.]+%, lower end +(-?[\d.]+)%; afterwards +([\d.]+)%", said["task-4-picture"]
-    )
+    lower = re.findall(r"(\d) +(\d+) +[\d.]+% +(-?[\d.]+)% +([\d.]+)%", said["task-4-picture"])
     assert len(lower) == 8
     for _, _, low, afterwards in lower:  # what held by the lower end held afterwards, and nothing else did
         assert (float(low) >= 95) == (float(afterwards) >= 95)
-    shares = [float(share) for share in re.findall(r"([\d.]+)% of \d+ requests", said["task-5-picture"])]
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", said["task-5-picture"])]
     assert shares[1] > 2.5 * shares[0]
     table = {line[:14].strip(): re.findall(r"([\d.]+)%", line) for line in said["task-6-table"].splitlines()}
     for column in range(3):
@@ -442,7 +440,7 @@ def test_the_engine_breaks_its_promise_where_the_simulator_says(said: dict[str, 
 
 def test_the_open_answer_has_the_numbers_of_the_run(source: Any, said: dict[str, str]) -> None:
     text = cell(source, "task-5-open")
-    plain, behind = re.findall(r"([\d.]+)% of \d+ requests", said["task-5-picture"])
+    plain, behind = re.findall(r"([\d.]+)%", said["task-5-picture"])
     assert f"{float(plain):.0f} % are served as promised without a door, and {float(behind):.0f} % behind" in text
     frugal = lab.share_kept(lab.serve(lab.burst(2), lab.DOOR_PLAN, door=lab.Frugal()).timelines)
     assert f"serves {100 * frugal:.0f} %" in text

@@ -11,7 +11,17 @@ from underload import figures
 from underload.labs.capacity.service import PROMISE, Promise, kept
 from underload.request import Timeline
 
-_BARS = (("kept", "simulation", ""), ("late", "limit", "///"), ("turned away", "quiet", "..."))
+#: Who was turned away took nothing: an outline, dotted.
+_BARS: dict[str, dict[str, Any]] = {
+    "kept": {"color": figures.COLORS["simulation"]},
+    "late": {"color": figures.COLORS["latency"]},
+    "turned away": {
+        "facecolor": figures.COLORS["surface"],
+        "edgecolor": figures.COLORS["quiet"],
+        "hatch": "....",
+        "linewidth": 0.8,
+    },
+}
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 
 
@@ -136,17 +146,8 @@ def draw_burst(
             what = "kept" if kept(one, promise) else "turned away" if one.finish_reason == "refused" else "late"
             counts[what][min(int((one.arrival - starts[words]) / width), len(edges) - 1)] += 1
         below = np.zeros(len(edges))
-        for what, kind, hatch in _BARS:
-            color = figures.look(kind)["color"]
-            bars = {
-                "width": 0.9 * width,
-                "bottom": below,
-                "align": "edge",
-                "color": color,
-                "hatch": hatch,
-                "label": what,
-            }
-            ax.bar(edges, counts[what], **bars)
+        for what, look in _BARS.items():
+            ax.bar(edges, counts[what], width=0.9 * width, bottom=below, align="edge", label=what, **look)
             below += counts[what]
         share = counts["kept"].sum() / max(1, len(timelines))
         words_of.append(
@@ -157,6 +158,8 @@ def draw_burst(
         data[f"came at ({unit})"] += [round(float(edge), 3) for edge in edges]
         for what, values in counts.items():
             data[what] += [int(value) for value in values]
+    for ax in axes[:-1]:
+        ax.set_xlabel("")  # the lowest says it for all
     axes[0].legend(ncols=3)
     alt = "Requests by the second in which they came, and what became of them. " + "; ".join(words_of) + "."
     return figures.show(fig, alt=alt, caption=caption, name=name, data=data)

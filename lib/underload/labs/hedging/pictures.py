@@ -97,7 +97,8 @@ def draw_calls(runs: Mapping[str, Any], *, name: str, caption: str, limit: float
     words_of = []
     for place, (words, run) in enumerate(runs.items()):
         kind, more = _LOOKS[(place + 1) % len(_LOOKS)]
-        style = {**more, "linestyle": "", "marker": (".", "x", "+")[place % 3]}
+        # the small dots of the first lie over the others' marks
+        style = {**more, "linestyle": "", "marker": (".", "x", "+")[place % 3], "zorder": 3 - place / 10}
         points = [(call.arrival, 1e3 * call.latency) for call in run.calls if call.latency is not None]
         half, slow, late = (percentile([value for _, value in points], share) or 0.0 for share in (50, 95, 99))
         ax.plot(*zip(*_drawn(points, slow)), **figures.look(kind, **style), label=words)
