@@ -112,7 +112,8 @@ def test_the_ceilings_of_an_engine_by_hand() -> None:
     assert full[16] == pytest.approx(380, abs=0.5) and full[16] / 50 == pytest.approx(7.6, abs=0.05)
     assert 16 / full[16] == pytest.approx(0.042, abs=5e-4)
     assert pytest.approx(0.00138) == 0.001 * 69 / 50
-    assert "= 8.7 requests/s; 64 rows write 64/(0.020 + 64 · 0.00138) = 591 tokens/s" in PAGE and "it is 380/50 = 7.6 requests/s" in PAGE
+    assert "= 8.7 requests/s; 64 rows write 64/(0.020 + 64 · 0.00138) = 591 tokens/s" in PAGE
+    assert "it is 380/50 = 7.6 requests/s" in PAGE
 
 
 def test_the_command_that_the_page_shows_is_one() -> None:

@@ -153,13 +153,12 @@ def test_the_evening_stays_where_twice_its_load_is_more_than_the_servers_can_do(
     assert "BASE, RUSH, SHOWN, LONG = 0.55, 0.75" in PAGE and "twice 45 % is less than the servers can do" in PAGE
 
 
-def test_the_program_pauses_as_long_as_the_page_says() -> None:
-    assert "time.sleep(rng.exponential(0.1))" in (ROOT / "tests/benchmarks/hedging.py").read_text("utf-8")
-    assert "PAUSE = 0.1  #" in PAGE
-    rng, step = np.random.default_rng(2), 0.1348
-    left = step - rng.exponential(0.1, 400_000) % step  # of a step of that length, found after such a pause
-    assert left.mean() == pytest.approx(step - 0.1 + step / math.expm1(step / 0.1), rel=0.01)
-    assert (left > step / 2).mean() == pytest.approx(2 / 3, abs=0.02) and "in two cases of three" in PAGE
+def test_the_program_calls_requests_back_at_any_instant_of_a_step(recording: dict[str, Any]) -> None:
+    assert "time.sleep(rng.uniform(0, 0.6))" in (ROOT / "tests/benchmarks/hedging.py").read_text("utf-8")
+    for row in recording["cancel"]["rows"]:
+        pauses = np.random.default_rng(2).uniform(0, 0.6, 400_000)  # that begin with a step
+        left = row["step"] - pauses % row["step"]
+        assert left.mean() == pytest.approx(row["step"] / 2, rel=0.05)
 
 
 def test_what_the_recording_makes_the_page_say_of_late_copies(recording: dict[str, Any]) -> None:
@@ -169,8 +168,8 @@ def test_what_the_recording_makes_the_page_say_of_late_copies(recording: dict[st
     assert abs(engine["one_delay"] / rows["once"]["document"][0] - 1) < 0.03  # right where long prompts are done
     heap = 2 * engine["own"]["chat"] + engine["slack"]
     assert heap == pytest.approx(rows["by length"]["chat"][2], rel=0.02)
-    kept = {row["prompt_tokens"]: row for row in recording["cancel"]["rows"] if row["budget"] == 2048}
-    assert kept[0]["kept"][0] < kept[0]["residual"] and kept[1024]["kept"][0] > kept[1024]["residual"]
+    for row in recording["cancel"]["rows"]:
+        assert row["kept"][0] == pytest.approx(row["residual"], rel=0.2)
 
 
 class TiedLater(Tied):

@@ -17,6 +17,7 @@ from underload.simulation import (
     Call,
     ClusterRun,
     EngineReplica,
+    Episodes,
     Failures,
     FanOut,
     Front,
@@ -113,6 +114,15 @@ def test_a_cluster_of_one_is_the_engine_with_conversations_and_a_prefix_cache() 
     assert run.unsent == 0 and len(run.calls) == len(planned)
     cached = [timeline.cached_tokens for timeline in alone.timelines]
     assert [call.timeline.cached_tokens for call in run.calls] == cached and sum(cached) > 0
+
+
+def test_a_cluster_of_one_is_the_engine_when_it_is_slow() -> None:
+    planned, slow = served(20.0, 8.0), Episodes((1.0, 4.0), (1.5, 0.2), factor=3.0)
+    alone = simulate_serving(planned, STEP, pool=BlockPool(4000, 16), seed=3, slowness=slow)
+    run = simulate_cluster(planned, [EngineReplica(STEP, partial(scheduler, blocks=4000), slowness=slow)], seed=3)
+    assert run.replicas[0].steps == alone.steps
+    even = simulate_serving(planned, STEP, pool=BlockPool(4000, 16), seed=3)
+    assert max(step.duration for step in alone.steps) > 2 * max(step.duration for step in even.steps)
 
 
 def test_a_station_behind_the_door_is_the_station() -> None:

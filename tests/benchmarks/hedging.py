@@ -364,7 +364,7 @@ def cancels(model: Model, tokens: int, budget: int, count: int) -> dict[str, Any
         while len(kept) < count:
             victim = ask(32, 1900)
             until_first_token(victim)
-            time.sleep(rng.exponential(0.1))
+            time.sleep(rng.uniform(0, 0.6))  # several steps: the first token comes at a step's end, this at any instant
             asked = engine.clock.now()
             if victim.cancel() and (ended := victim.wait().timeline.finished) is not None:
                 kept.append(ended - asked)

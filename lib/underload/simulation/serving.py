@@ -11,6 +11,7 @@ from underload.engine import Engine, serve
 from underload.request import Request, StepRecord, Timeline, UnderloadError, VirtualClock
 from underload.scheduling import Plan, Scheduler
 from underload.simulation.modelled import CostModelExecutor
+from underload.simulation.slowness import Slowness
 from underload.simulation.step_time import StepTime
 from underload.workload import Planned, PromptIds
 
@@ -44,6 +45,7 @@ def simulate_serving(
     max_tokens: int | None = None,
     ids: PromptIds | None = None,
     seed: int = 0,
+    slowness: Slowness | None = None,
     **options: Any,
 ) -> ServingRun:
     """Serve a plan of requests on a virtual clock.
@@ -56,6 +58,7 @@ def simulate_serving(
             the executor does. None: just what it will need, so that policies which go by it know the future.
         ids: makes the prompts; from `seed` if None.
         seed: of the tokens.
+        slowness: when the engine is slower than `step_time` says; never if None.
         options: the scheduler's (`scheduling.Scheduler`): policies and limits.
 
     Raises:
@@ -67,7 +70,8 @@ def simulate_serving(
     if max_tokens is not None and (most := max(outputs.values(), default=0)) > max_tokens:
         raise UnderloadError(f"an answer has {most} tokens, and max_tokens = {max_tokens}; allow as many, or clip it")
     scheduler = Scheduler(pool or BlockPool(100_000, 16), **options)
-    executor = CostModelExecutor(step_time, output_tokens=outputs, seed=seed)
-    engine = Engine(scheduler, executor, VirtualClock())
+    clock = VirtualClock()
+    executor = CostModelExecutor(step_time, output_tokens=outputs, seed=seed, slowness=slowness, clock=clock)
+    engine = Engine(scheduler, executor, clock)
     serve(engine, requests, ids or PromptIds(executor.vocabulary, seed=seed), max_tokens=max_tokens)
     return ServingRun.of(engine)
