@@ -96,7 +96,7 @@ def test_a_difference_that_is_one_is_not_printed_as_0(change, says):
 
 
 def test_an_end_that_is_0_has_no_sign():
-    assert _between("attainment", -0.0, 0.5) == "0.0%–50.0%"
+    assert _between("attainment", 0.2, -0.0, 0.5) == "0.0%–50.0%"
 
 
 def test_replicas_routers_and_step_times_are_alternatives_too():
@@ -130,3 +130,8 @@ def test_what_can_be_mended_is_said_on_one_line(words, says, capsys):
     assert main(["compare", *words]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and err.startswith("underload: ") and says in err
+
+
+def test_an_interval_is_in_the_unit_of_its_value() -> None:
+    assert _between("tpot", 0.278, -0.5, 1.43) == "0–1,430" and _between("ttft", 1.2, 0.9, 1.5) == "0.9–1.5"
+    assert _between("tpot", 0.0278, 0.02, 0.03) == "20–30" and _between("tpot", 2e-4, 1e-4, 3e-4) == "100–300"

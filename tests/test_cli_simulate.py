@@ -326,6 +326,7 @@ def test_a_roofline_has_the_memory_of_its_device_and_others_have_what_is_given()
         ([*LOAD, "--host-blocks", "4"], "--host-blocks belongs to --preemption swap"),
         ([*LOAD, "--preemption", "swap", "--host-blocks", "4"], "add --swap-time S"),
         ([*LOAD, "--preemption", "swap", "--host-blocks", "4", "--swap-time=-1ms"], "for a block, got -1ms"),
+        ([*LOAD, "--preemption", "swap", "--host-blocks", "4", "--swap-time", "1e308s"], "0 s to 1e6 s for a block"),
         ([*LOAD, "--swap-time", "1ms"], "--swap-time belongs to --preemption swap"),
         ([*LOAD, "--num-blocks", "2"], "the KV cache holds 32 tokens"),
         ([*LOAD, "--max-model-len", "50"], "one sequence may have 50 tokens"),

@@ -123,6 +123,8 @@ def test_a_cluster_of_one_is_the_engine_when_it_is_slow() -> None:
     assert run.replicas[0].steps == alone.steps
     even = simulate_serving(planned, STEP, pool=BlockPool(4000, 16), seed=3)
     assert max(step.duration for step in alone.steps) > 2 * max(step.duration for step in even.steps)
+    with pytest.raises(UnderloadError, match=r"such as Steady\(2.0\), got 3"):
+        simulate_serving(planned, STEP, slowness=3)  # type: ignore[arg-type]
 
 
 def test_a_station_behind_the_door_is_the_station() -> None:

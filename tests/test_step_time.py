@@ -108,10 +108,12 @@ def test_swapped_blocks_take_their_time_and_nothing_else_does(join):
     assert len(paid.steps) == len(free.steps) and (len(paid.plans) < len(paid.steps)) == join
 
 
-@pytest.mark.parametrize("seconds", [-1e-9, float("nan"), float("inf")])
+@pytest.mark.parametrize("seconds", [-1e-9, float("nan"), float("inf"), 1e7, "1", None])
 def test_a_swap_takes_some_finite_time(seconds):
-    with pytest.raises(UnderloadError, match="a block is swapped in 0 s or more, got"):
+    with pytest.raises(UnderloadError, match="a block is swapped in 0 s or more, 1e6 at most, got"):
         SwapStepTime(LinearStepTime(1, 0), seconds)
+    with pytest.raises(UnderloadError, match="a function has no `run`: add the swaps"):
+        SwapStepTime(lambda step: 1.0, 0.1)  # type: ignore[arg-type]
 
 
 # ---- what they say ---------------------------------------------------------------------------------------------------

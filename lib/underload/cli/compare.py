@@ -197,7 +197,7 @@ def _print(rows: Sequence[dict[str, Any]], attainment: float, first: str) -> Non
         for row in here:
             cells = "".join(f"{_cell(name, row[name]):>16}" for name, _ in COLUMNS)
             print(f"{row['system']:<{width}}{cells}{row['refused']:>10.1%}")
-            between = [_between(name, row[f"{name}_low"], row[f"{name}_high"]) for name, _ in COLUMNS]
+            between = [_between(name, row[name], row[f"{name}_low"], row[f"{name}_high"]) for name, _ in COLUMNS]
             if any(between):
                 print(f"{'':<{width}}" + "".join(f"{text:>16}" for text in between).rstrip())
         for row in here:
@@ -216,15 +216,17 @@ def _cell(name: str, value: float | None) -> str:
     return f"{value:.4g}/s" if name == "goodput" else seconds_text(value)
 
 
-def _between(name: str, low: float | None, high: float | None) -> str:
-    if low is None or high is None:
+def _between(name: str, value: float | None, low: float | None, high: float | None) -> str:
+    """An interval, in the unit in which `_cell` says the value."""
+    if value is None or low is None or high is None:
         return ""
     if name == "attainment":
         return f"{max(low, 0):z.1%}–{min(high, 1):z.1%}"
     if name == "goodput":
         return f"{max(low, 0):.3g}–{high:.3g}"
-    scale = 1.0 if high >= 1 else 1e3
-    return f"{max(low, 0) * scale:.3g}–{high * scale:.3g}"
+    scale = 1.0 if value >= 1 else 1e3 if value >= 1e-3 else 1e6
+    ends = (max(low, 0) * scale, high * scale)
+    return "–".join(f"{end:.3g}" if end < 1000 else f"{end:,.0f}" for end in ends)
 
 
 def _change(name: str, title: str, row: dict[str, Any]) -> str:

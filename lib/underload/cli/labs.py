@@ -60,7 +60,9 @@ def title_of(lab: NotebookNode) -> str:
     """The title that a lab gives itself, else its first heading."""
     lines = (line for cell in lab.cells if cell.cell_type == "markdown" for line in cell.source.splitlines())
     heading = next((line.lstrip("# ").strip() for line in lines if line.startswith("# ")), "")
-    return str(lab.metadata.get("underload", {}).get("title") or heading)
+    about = lab.metadata.get("underload")
+    title = about.get("title") if isinstance(about, dict) else None
+    return " ".join(str(title or heading).split())
 
 
 def print_solution(args: argparse.Namespace) -> None:

@@ -6,7 +6,6 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from underload.cli import print_json
@@ -165,8 +164,8 @@ def with_swaps(args: argparse.Namespace, step_time: StepTime) -> StepTime:
             "--preemption swap takes time: add --swap-time S, a block's bytes over the link's bytes/s, such as 40us, "
             "or 0s to leave it out of account"
         )
-    if not 0 <= each < inf:
-        raise UnderloadError(f"--swap-time is 0 s or more for a block, got {args.swap_time}")
+    if not 0 <= each <= 1e6:
+        raise UnderloadError(f"--swap-time is 0 s to 1e6 s for a block, got {args.swap_time}")
     return SwapStepTime(step_time, each)
 
 

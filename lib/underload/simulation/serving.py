@@ -63,12 +63,14 @@ def simulate_serving(
 
     Raises:
         InvalidRequest: a request that could never be served.
-        UnderloadError: an answer longer than `max_tokens`.
+        UnderloadError: an answer longer than `max_tokens`, a slowness that is none.
     """
     requests = list(planned)
     outputs = {str(request.index): request.output_tokens for request in requests}
     if max_tokens is not None and (most := max(outputs.values(), default=0)) > max_tokens:
         raise UnderloadError(f"an answer has {most} tokens, and max_tokens = {max_tokens}; allow as many, or clip it")
+    if slowness is not None and not callable(getattr(slowness, "end", None)):
+        raise UnderloadError(f"slowness is an object such as Steady(2.0), got {slowness!r:.60}")
     scheduler = Scheduler(pool or BlockPool(100_000, 16), **options)
     clock = VirtualClock()
     executor = CostModelExecutor(step_time, output_tokens=outputs, seed=seed, slowness=slowness, clock=clock)

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Protocol
 
+from underload.queueing import arguments
 from underload.request import StepSize, UnderloadError
 
 
@@ -148,15 +148,20 @@ class SwapStepTime:
     link of so many bytes/s a block takes its tokens x `ModelShape.kv_bytes_per_token` / bytes per second.
 
     Raises:
-        UnderloadError: a time below 0 s, or without end.
+        UnderloadError: a time below 0 s or above 1,000,000 s, or a step time without `run`.
     """
 
     step_time: StepTime
     per_block: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.per_block < inf:
-            raise UnderloadError(f"a block is swapped in 0 s or more, got {self.per_block!r:.40} s")
+        if not 0 <= arguments.as_float(self.per_block) <= 1e6:
+            raise UnderloadError(f"a block is swapped in 0 s or more, 1e6 at most, got {self.per_block!r:.40} s")
+        if not callable(getattr(self.step_time, "run", None)):
+            raise UnderloadError(
+                f"step_time is an object such as LinearStepTime(0.02, 0.001), got {self.step_time!r:.60}; a function "
+                "has no `run`: add the swaps in the function itself"
+            )
 
     def __call__(self, step: Any) -> float:
         """step: a plan; a record does not say what was swapped."""
