@@ -60,6 +60,7 @@ class Browser:
         self.driver = webdriver.Chrome(options=options, service=Service(driver))
         self.driver.set_script_timeout(300)
         self.driver.set_page_load_timeout(300)
+        self.driver.get("about:blank")  # away from the browser's own first page, which asks for things late
 
     def size(self, width: int, height: int = 900) -> None:
         """Set the size of the viewport itself; a window cannot be made as narrow as a phone."""
@@ -130,7 +131,7 @@ class Browser:
         for event in self._events():
             if event["method"] in {"Network.requestWillBeSent", "Network.webSocketCreated"}:
                 url = event["params"].get("request", event["params"]).get("url", "")
-                if not url.startswith(("data:", "blob:", "chrome:")):
+                if not url.startswith(("data:", "blob:", "chrome:", "chrome-untrusted:")):
                     found.append(url)
         return found
 
