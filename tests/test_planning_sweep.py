@@ -116,6 +116,16 @@ def test_a_capacity_is_the_same_on_a_cluster(cluster):
     )
 
 
+@pytest.mark.slow
+def test_a_scheduler_without_workers_is_named(monkeypatch):
+    monkeypatch.setattr(sys.modules["underload.planning.sweep"], "CONNECT_SECONDS", 2.0)
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None, host="127.0.0.1") as empty,
+        pytest.raises(UnderloadError, match=r"has no worker after 2 s; start one \(dask worker"),
+    ):
+        sweep(several, {"a": [1]}, scheduler=empty.scheduler_address)
+
+
 def test_both_ways_nobody_there_and_no_address_are_named():
     with pytest.raises(UnderloadError, match="not both"), workers(2, "tcp://127.0.0.1:1"):
         pass

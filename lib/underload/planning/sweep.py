@@ -66,7 +66,8 @@ def workers(processes: int = 1, scheduler: str | None = None) -> Iterator[Execut
     """Who does the work: this thread, so many processes, or the workers of a Dask scheduler at that address.
 
     Raises:
-        UnderloadError: processes below 1, both ways asked for, Dask missing, or nobody at the address.
+        UnderloadError: processes below 1, both ways asked for, Dask missing, or nobody at the address, or there no
+            worker within `CONNECT_SECONDS`.
     """
     processes = arguments.whole("processes", processes, least=1, most=MOST_PROCESSES)
     if scheduler is None and processes == 1:
@@ -104,6 +105,13 @@ def workers(processes: int = 1, scheduler: str | None = None) -> Iterator[Execut
             "(dask scheduler), or name its address"
         ) from None
     try:
+        try:
+            client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        except TimeoutError:
+            raise UnderloadError(
+                f"the Dask scheduler at {scheduler!r:.60} has no worker after {CONNECT_SECONDS:g} s; start one "
+                f"(dask worker {scheduler:.60})"
+            ) from None
         yield client.get_executor()
     finally:
         client.close()
