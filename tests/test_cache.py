@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from underload.cache import BlockChain, BlockPool, HostPool, PoolCounters, block_digest
+from underload.cache import BlockChain, BlockPool, HostPool, PoolCounters, ReservingPool, block_digest
 from underload.request import BlockTable, OutOfBlocks, UnderloadError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -531,6 +531,12 @@ POOL = "a pool needs at least one block of one token, got "
     [
         (lambda pool, table, chain: BlockPool(0, 4), POOL + "0 blocks of 4"),
         (lambda pool, table, chain: BlockPool(4, 0), POOL + "4 blocks of 0"),
+        (
+            lambda pool, table, chain: BlockPool(10**12, 4),
+            "at most 16,777,216 blocks, got 1,000,000,000,000 of 4 tokens",
+        ),
+        (lambda pool, table, chain: ReservingPool(10**12, 4), "at most 16,777,216 blocks, got 1,000,000,000,000"),
+        (lambda pool, table, chain: HostPool(10**30), "a host pool has 0 to 16,777,216 blocks, got 1,000,0"),
         (lambda pool, table, chain: BlockChain([1], 0), "block_size must be at least 1 token, got 0"),
         (lambda pool, table, chain: pool.allocate(chain, 0), "at least 1 token, got 0"),
         (lambda pool, table, chain: pool.can_allocate(chain, -1), "at least 1 token, got -1"),
@@ -549,6 +555,8 @@ POOL = "a pool needs at least one block of one token, got "
         (lambda pool, table, chain: pool.publish(table, BlockChain([1] * 12, 4), 12), "from 0 up to 12 are not within"),
         (lambda pool, table, chain: pool.publish(table, chain, 8), "6 tokens fill 1 blocks of 4, got a request for 2"),
         (lambda pool, table, chain: pool.append(BlockTable(4), 1), "does not hold this table of 0 blocks"),
+        (lambda pool, table, chain: pool.grow([table, BlockTable(4)]), "does not hold this table of 0 blocks"),
+        (lambda pool, table, chain: pool.grow([table] * 3), "3 blocks are wanted, and 2 of the pool's 4"),
         (lambda pool, table, chain: pool.append(table, 100), "23 blocks are wanted, and 2 of the pool's 4"),
     ],
 )
@@ -591,7 +599,7 @@ def test_host_blocks_are_given_and_taken_back_once() -> None:
 def test_a_host_pool_may_be_empty_but_not_less() -> None:
     with pytest.raises(OutOfBlocks):
         HostPool(0).allocate(1)
-    with pytest.raises(UnderloadError, match="at least 0 blocks, got -1"):
+    with pytest.raises(UnderloadError, match="0 to 16,777,216 blocks, got -1"):
         HostPool(-1)
     with pytest.raises(UnderloadError, match="at least 0, got -1"):
         HostPool(1).allocate(-1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from underload.cache.tables import MAX_BLOCKS
 from underload.request import OutOfBlocks, UnderloadError
 
 
@@ -9,12 +10,13 @@ class HostPool:
     """Ids of the blocks of a host storage. Nothing is shared or found again: what is here belongs to one sequence.
 
     Raises:
-        UnderloadError: a number of blocks below 0. None at all is fine: then nothing can be put aside.
+        UnderloadError: fewer than 0 blocks, or more than `tables.MAX_BLOCKS`. None at all is fine: then nothing can be
+            put aside.
     """
 
     def __init__(self, num_blocks: int) -> None:
-        if num_blocks < 0:
-            raise UnderloadError(f"a host pool has at least 0 blocks, got {num_blocks}")
+        if not 0 <= num_blocks <= MAX_BLOCKS:
+            raise UnderloadError(f"a host pool has 0 to {MAX_BLOCKS:,} blocks, got {num_blocks:,}")
         self.num_blocks = num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))
         self._used: set[int] = set()

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from underload.request import BlockTable, UnderloadError
 
+MAX_BLOCKS = 2**24
+
 
 class Tables:
     """Tells a pool's own tables from those that were freed before, or come from elsewhere."""
@@ -42,6 +44,20 @@ class Tables:
                 f"the pool does not hold this table of {len(table.blocks)} blocks: it was freed before, or comes from "
                 "another pool; a table is freed once, by the pool that made it"
             )
+
+
+def require_pool(num_blocks: int, block_size: int) -> None:
+    """
+    Raises:
+        UnderloadError: no pool has that many blocks, or blocks of that size.
+    """
+    if num_blocks < 1 or block_size < 1:
+        raise UnderloadError(f"a pool needs at least one block of one token, got {num_blocks} blocks of {block_size}")
+    if num_blocks > MAX_BLOCKS:
+        raise UnderloadError(
+            f"a pool has at most {MAX_BLOCKS:,} blocks, got {num_blocks:,} of {block_size} tokens; for a pool that is "
+            "never full, fewer will do, or larger ones"
+        )
 
 
 def blocks_for(tokens: int, block_size: int) -> int:

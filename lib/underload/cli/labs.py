@@ -50,6 +50,9 @@ def list_labs(args: argparse.Namespace) -> None:
 
         print_json({"labs": [{"lab": name, "title": title, "tasks": these} for name, (title, these) in found.items()]})
         return
+    if not found:
+        print("There are no labs in the folder.")
+        return
     names, titles = (max(map(len, column), default=0) for column in (found, [title for title, _ in found.values()]))
     for name, (title, these) in found.items():
         what = f"tasks {', '.join(these)}" if these else "no tasks: to look at and play with"
