@@ -9,7 +9,7 @@ from statistics import NormalDist
 import pytest
 from paper_model import PaperExecutor, alone, check_books, request
 
-from underload.cache import BlockPool, HostPool
+from underload.cache import BlockPool, HostPool, ReservingPool
 from underload.engine import Engine
 from underload.request import FinishReason, InvalidRequest, UnderloadError, VirtualClock
 from underload.scheduling import (
@@ -230,13 +230,30 @@ def test_like_steps_taken_at_once_leave_what_single_steps_leave(batching, order)
 def test_whoever_is_carried_through_a_step_ends_up_as_one_that_is_named_in_a_work(batching, order, join):
     carried = 0
     for blocks, size in ((200, 4), (14, 4), (60, 1), (9, 16)):
-        for more in ({}, {"swap": 30}, {"max_num_seqs": 3}, {"shedding": Shedding(max_wait=9.0)}):
-            how = {"caching": False, "join": join, **more}
+        for caching, more in itertools.product(
+            (False, True), ({}, {"swap": 30}, {"max_num_seqs": 3}, {"shedding": Shedding(max_wait=9.0)})
+        ):
+            how = {"caching": caching, "join": join, **more}
             by_work = joined_or_not(batching, order, blocks, size, **how)
             by_plan = joined_or_not(batching, order, blocks, size, carry=True, **how)
             assert by_plan[:-1] == by_work[:-1] and not by_work[-1]
             carried += by_plan[-1]
-    assert bool(carried) == BATCHINGS[batching]().carries
+    assert bool(carried) == BATCHINGS[batching]().carries(1, 1)
+
+
+@pytest.mark.parametrize("placement", ["buddy", "first-fit"])
+@pytest.mark.parametrize("carry", [False, True])
+def test_one_that_outgrows_its_run_begins_again_also_where_steps_are_joined(placement, carry):
+    def run_of(join):
+        scheduler = Scheduler(ReservingPool(64, 4, placement=placement), reserve=lambda request: 8)
+        engine = Engine(scheduler, CostModelExecutor(LinearStepTime(1.0, 0.01)), VirtualClock())
+        engine.join_steps, engine.carry = join, carry
+        found = run(engine, [request(str(i), [1] * (3 + i), 30 - 4 * i) for i in range(3)])
+        check_books(scheduler)
+        return engine.steps, [(one.timeline, one.sequences[0].tokens) for one in found]
+
+    steps, answers = run_of(True)
+    assert (steps, answers) == run_of(False) and all(timeline.preemptions for timeline, _ in answers)
 
 
 def test_like_steps_are_joined_on_times_that_are_replayed_and_none_is_lost():

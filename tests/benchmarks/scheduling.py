@@ -34,12 +34,12 @@ WAITING = (0, 20_000)
 AIMS = {"decide_us_a_sequence": 2.0, "step_us_at_256": 500.0}
 
 
-def decoding(count: int, steps: int, *, waiting: int = 0) -> Engine:
+def decoding(count: int, steps: int, *, waiting: int = 0, carry: bool = False) -> Engine:
     """An engine with `count` sequences past their prompts, blocks for `steps` more tokens of each, and a queue."""
     blocks = count * (-(-(PROMPT + steps) // BLOCK) + 4)
     scheduler = Scheduler(BlockPool(blocks, BLOCK), max_num_seqs=count, max_num_batched_tokens=8192)
     engine = Engine(scheduler, CostModelExecutor(LinearStepTime(0.01, 1e-5)), VirtualClock())
-    engine.join_steps = False  # what one step costs
+    engine.join_steps, engine.carry = False, carry  # what one step costs
     for place in range(count + waiting):
         params = SamplingParams(max_tokens=steps + 50)
         engine.add(Request(str(place), [place] * (PROMPT if place < count else 1), params, Timeline(0.0)))
@@ -48,18 +48,18 @@ def decoding(count: int, steps: int, *, waiting: int = 0) -> Engine:
     return engine
 
 
-def parts(count: int, steps: int, repeats: int, *, waiting: int = 0) -> dict[str, Any]:
+def parts(count: int, steps: int, repeats: int, *, waiting: int = 0, carry: bool = False) -> dict[str, Any]:
     """Microseconds of a step and of what it is made of; of this process's own time on a core."""
     now = time.process_time
     found: dict[str, list[float]] = {name: [] for name in ("schedule", "execute", "commit", "step")}
     for _ in range(repeats):
-        engine = decoding(count, 3 * steps, waiting=waiting)
+        engine = decoding(count, 3 * steps, waiting=waiting, carry=carry)
         scheduler, executor = engine.scheduler, engine.executor
         sums = dict.fromkeys(found, 0.0)
         gc.collect()
         for _ in range(steps):
             start = now()
-            plan = scheduler.schedule(0.0)
+            plan = scheduler.schedule(0.0, carry=carry)
             planned = now()
             assert isinstance(plan, Plan)
             result = executor.execute(plan)
@@ -126,6 +126,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         },
         "aims": AIMS,
         "steps": [parts(count, steps, repeats) for count in RUNNING],
+        "carried": [parts(count, steps, repeats, carry=True) for count in RUNNING],
         "queue": [parts(16, steps, repeats, waiting=waiting) for waiting in WAITING],
         "replay": replay(100 if quick else 2000),
     }
@@ -137,7 +138,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="store the result as JSON")
     arguments = parser.parse_args()
     found = measure(quick=arguments.quick)
-    for row in [*found["steps"], *found["queue"]]:
+    for row in [*found["steps"], *found["carried"], *found["queue"]]:
         print({name: value for name, value in row.items() if name != "all"})
     print(found["replay"])
     if arguments.out:

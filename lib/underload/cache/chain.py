@@ -14,16 +14,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import sha256
-from itertools import accumulate, islice
 
 from underload.request import UnderloadError
 
 #: What a digest is made by: the parent's digest and the block's content, to the digest of the block.
 Digest = Callable[[bytes, bytes], bytes]
 
-_TOKEN_BYTES = 8  # token ids are kept whole: two that differ anywhere must not look alike
 _TAG = b"underload.cache.BlockChain.1"
+
+
+@lru_cache(64)
+def _packer(block_size: int) -> Callable[..., bytes]:
+    return struct.Struct(f"<{block_size}q").pack
 
 
 def block_digest(parent: bytes, content: bytes) -> bytes:
@@ -57,6 +61,7 @@ class BlockChain:
         self.root = (salt, adapter)  # the parent of the first block, to be compared as it is
         self._tokens = tokens
         self._digest = digest
+        self._pack = _packer(block_size)
         self._named: list[tuple[bytes, bytes]] = []  # digest and content of each full block asked for so far
 
     def __len__(self) -> int:
@@ -98,16 +103,15 @@ class BlockChain:
                 f"{len(self._tokens)} tokens fill {len(self)} blocks of {size}, got a request for {stop}; "
                 "ask for full blocks only"
             )
-        tokens = self._tokens[first * size : stop * size]
+        tokens, named, pack, digest = self._tokens, self._named, self._pack, self._digest
+        before = named[-1][0] if named else self._root_digest()
         try:
-            packed = struct.pack(f"<{len(tokens)}q", *tokens)
+            for at in range(first * size, stop * size, size):
+                content = pack(*tokens[at : at + size])
+                before = digest(before, content)
+                named.append((before, content))
         except struct.error as error:
             raise UnderloadError(f"token ids must be whole numbers of at most 64 bits: {error}") from error
-        step = size * _TOKEN_BYTES
-        contents = [packed[at : at + step] for at in range(0, len(packed), step)]
-        before = self._named[-1][0] if self._named else self._root_digest()
-        digests = islice(accumulate(contents, self._digest, initial=before), 1, None)
-        self._named += zip(digests, contents)
 
     def _root_digest(self) -> bytes:
         # Each part with its length before it: ("ab", "c") and ("a", "bc") must not read the same.

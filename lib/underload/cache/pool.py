@@ -26,12 +26,13 @@ Kwon et al., "Efficient Memory Management for LLM Serving with PagedAttention" (
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from underload.cache.chain import BlockChain
 from underload.cache.counters import PoolCounters
 from underload.cache.index import Identity, PrefixIndex
-from underload.cache.tables import Tables, blocks_for, require_within
+from underload.cache.tables import Tables, blocks_for, require_pool, require_within
 from underload.request import BlockTable, OutOfBlocks, UnderloadError
 
 
@@ -51,15 +52,13 @@ class BlockPool:
     blocks it is about, not by those in the pool.
 
     Raises:
-        UnderloadError: no block, or blocks of no token; in any call: a table that the pool does not hold, a chain of
-            another block size, a number of tokens below 1 or beyond the table. Nothing has changed then.
+        UnderloadError: no block, more than `tables.MAX_BLOCKS`, or blocks of no token; in any call: a table that the
+            pool does not hold, a chain of another block size, a number of tokens below 1 or beyond the table. Nothing
+            has changed then.
     """
 
     def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool = True) -> None:
-        if num_blocks < 1 or block_size < 1:
-            raise UnderloadError(
-                f"a pool needs at least one block of one token, got {num_blocks} blocks of {block_size}"
-            )
+        require_pool(num_blocks, block_size)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.prefix_caching = prefix_caching
@@ -153,6 +152,18 @@ class BlockPool:
         more = blocks_for(tokens, self.block_size) - len(table.blocks)
         self._require_room(more, self._room())
         table.blocks += self._take(more)
+
+    def grow(self, tables: Sequence[BlockTable]) -> None:
+        """One block more for each of `tables`, in this order, as so many calls of `append` would give them.
+
+        Raises:
+            OutOfBlocks: too few free and cached blocks; tables and pool are as they were.
+        """
+        for table in tables:
+            self.tables.require(table)
+        self._require_room(len(tables), self._room())
+        for table, number in zip(tables, self._take(len(tables))):
+            table.blocks.append(number)
 
     def ready(self, table: BlockTable, position: int) -> bool:
         """Whether the token at `position` can be written as things are: no block to take, none to copy. Changes

@@ -7,13 +7,14 @@ Kwon et al. (SOSP 2023), section 2 and Fig. 2, measure how much that is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from underload.cache.chain import BlockChain
 from underload.cache.counters import PoolCounters
 from underload.cache.placement import PLACEMENTS
 from underload.cache.pool import BlockState
-from underload.cache.tables import Tables, blocks_for, require_within
+from underload.cache.tables import Tables, blocks_for, require_pool, require_within
 from underload.request import BlockTable, OutOfBlocks, UnderloadError
 
 
@@ -38,15 +39,13 @@ class ReservingPool:
             enough; takes time by the number of gaps.
 
     Raises:
-        UnderloadError: no block, or blocks of no token; an unknown placement; in any call: a table that the pool does
-            not hold, a number of tokens below 1 or beyond the table. Nothing has changed then.
+        UnderloadError: no block, more than `tables.MAX_BLOCKS`, or blocks of no token; an unknown placement; in any
+            call: a table that the pool does not hold, a number of tokens below 1 or beyond the table. Nothing has
+            changed then.
     """
 
     def __init__(self, num_blocks: int, block_size: int, *, placement: str = "buddy") -> None:
-        if num_blocks < 1 or block_size < 1:
-            raise UnderloadError(
-                f"a pool needs at least one block of one token, got {num_blocks} blocks of {block_size}"
-            )
+        require_pool(num_blocks, block_size)
         if placement not in PLACEMENTS:
             raise UnderloadError(f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}")
         self.num_blocks = num_blocks
@@ -133,6 +132,19 @@ class ReservingPool:
                 "reserve as many tokens as the sequence may have"
             )
         table.blocks += range(run.start + len(table.blocks), run.start + wanted)
+
+    def grow(self, tables: Sequence[BlockTable]) -> None:
+        """One block more for each of `tables`, within their runs.
+
+        Raises:
+            OutOfBlocks: a run has no more; nothing has changed.
+        """
+        sizes = [table.capacity + 1 for table in tables]
+        for table, tokens in zip(tables, sizes):
+            if not self.can_append(table, tokens):
+                self.append(table, tokens)  # which says why not
+        for table, tokens in zip(tables, sizes):
+            self.append(table, tokens)
 
     def ready(self, table: BlockTable, position: int) -> bool:
         """Whether the token at `position` can be written as things are. Changes nothing."""

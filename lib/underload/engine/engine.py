@@ -55,7 +55,7 @@ class Engine:
         # How to wait for an instant where nothing can be computed before; a front end may cut the wait short.
         self.sleep: Callable[[float], None] = self.clock.wait
         self.join_steps = True  # whether like steps may be taken at once on a virtual clock (`Executor`)
-        self.carry = False  # whether the executor knows of `Plan.carried`
+        self.carry = getattr(executor, "carries", False)  # whether plans may have sequences `carried` (`Executor`)
         self.horizon = math.inf  # the instant up to which nobody comes or goes but whom the engine knows of
         self._coming: dict[str, Request] = {}  # not yet arrived, by id
         self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled

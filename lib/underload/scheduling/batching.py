@@ -25,14 +25,11 @@ class Batching:
 
     keeps_finished: finished members of a batch keep their rows and blocks until nobody of it runs any more, and nobody
         is admitted before.
-    carries: those who decode come first in every step, each with a token, so that a simulation may take them together
-        (`Scheduler.schedule`).
     repeats: where all running sequences decoded in a step and nobody can be admitted, the next step is the same again,
         so that a simulation may take several at once (`repeat`).
     """
 
     keeps_finished = False
-    carries = False
     repeats = False
 
     def fill(self, step: Step) -> None:
@@ -42,6 +39,11 @@ class Batching:
         (`step.wait_until`), or it waits for a request to come; with `step.closing` none will.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method fill(self, step)")
+
+    def carries(self, decoding: int, running: int) -> bool:
+        """Whether those who decode, so many of all who run, come first in the next step, each with a token; a
+        simulation may then take them together (`Scheduler.schedule`). Asked where the budget is enough for all."""
+        return False
 
     def admission(self) -> Admission:
         """What decides on admission where the scheduler was given nothing else."""
@@ -77,7 +79,10 @@ class Continuous(Batching):
             raise UnderloadError(f"prefill must be one of {', '.join(PREFILL)}, got {prefill!r}")
         self.chunked_prefill = chunked_prefill
         self.prefill = prefill
-        self.carries = chunked_prefill and prefill == "decode-first"
+
+    def carries(self, decoding: int, running: int) -> bool:
+        first = self.prefill == "decode-first" or (self.prefill == "mixed" and decoding == running)
+        return self.chunked_prefill and first
 
     def refuses(self, request: Request, most_tokens: int, budget: int) -> str | None:
         if self.chunked_prefill or most_tokens <= budget:

@@ -39,19 +39,20 @@ class Repeat:
         self._scheduler = scheduler
         pool = scheduler.pool
         size = pool.block_size
-        # By the step in which it happens, modulo the block size: who writes into a new block, who fills one.
-        self._events: list[list[Sequence]] = [[] for _ in range(size)]
-        opens = [0] * size
+        # By the step in which it happens, modulo the block size: who writes into a new block, and who fills one that
+        # can be found from then on.
+        self._opens: list[list[Sequence]] = [[] for _ in range(size)]
+        self._fills: list[list[Sequence]] = [[] for _ in range(size)]
+        names_blocks = scheduler.names_blocks
         for sequence in sequences:
             opening = -sequence.num_computed % size
-            opens[opening] += 1
-            self._events[opening].append(sequence)
-            if size > 1:
-                self._events[opening - 1].append(sequence)
+            self._opens[opening].append(sequence)
+            if names_blocks:
+                self._fills[opening - 1].append(sequence)
         room = pool.num_blocks - pool.num_used
-        if sum(opens) * (-(-most // size)) > room:
+        if len(sequences) * (-(-most // size)) > room:
             for step in range(most):
-                room -= opens[step % size]
+                room -= len(self._opens[step % size])
                 if room < 0:
                     most = step
                     break
@@ -85,36 +86,30 @@ class Repeat:
         scheduler.turns += k * len(sequences)
         states: list[Blocks] = []
         state = Blocks(pool.num_used, pool.num_free, pool.num_cached)
-        for step in range(k - 1):
-            if events := self._events[step % size]:
-                for sequence in self._open(events, step):
-                    assert sequence.table is not None
-                    pool.publish(sequence.table, sequence.chain, sequence.num_computed + step + 1)
+        for step in range(k):
+            opens, fills = self._opens[step % size], self._fills[step % size]
+            if opens:  # unless it has the block already, as one that came back from the host
+                tables = [(sequence.table, sequence.num_computed + step) for sequence in opens]
+                pool.grow([table for table, position in tables if table and table.capacity <= position])
+            if step == k - 1:
+                break
+            for sequence in fills:
+                assert sequence.table is not None
+                pool.publish(sequence.table, sequence.chain, sequence.num_computed + step + 1)
+            if opens or fills:
                 state = Blocks(pool.num_used, pool.num_free, pool.num_cached)
             states.append(state)
-        full = set(self._open(self._events[(k - 1) % size], k - 1))
+        # In the last step some may finish, each before the next one's block becomes known.
         for sequence, stops in zip(sequences, stopped):
+            table = sequence.table
+            assert table is not None
             sequence.num_computed = sequence.num_scheduled = computed = sequence.num_computed + k
-            if sequence in full:
-                assert sequence.table is not None
-                pool.publish(sequence.table, sequence.chain, computed)
+            if computed > sequence.own_until:
+                sequence.own_until = table.capacity
+            if fills and not computed % size:
+                pool.publish(table, sequence.chain, computed)
             if stops or computed + 1 >= sequence.max_len:
                 scheduler.end_if_complete(sequence, FinishReason.STOP if stops else None, now)
         scheduler.steps_taken(k)
         states.append(Blocks(pool.num_used, pool.num_free, pool.num_cached))
         return states
-
-    def _open(self, events: list[Sequence], step: int) -> list[Sequence]:
-        """Blocks for those who need one in a step; who fills one."""
-        pool = self._scheduler.pool
-        size = pool.block_size
-        full: list[Sequence] = []
-        for sequence in events:
-            position = sequence.num_computed + step
-            if not position % size:
-                assert sequence.table is not None
-                pool.append(sequence.table, position + 1)
-                sequence.own_until = sequence.table.capacity
-            if not (position + 1) % size:
-                full.append(sequence)
-        return full

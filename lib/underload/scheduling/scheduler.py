@@ -224,7 +224,7 @@ class Scheduler:
         self._drop_expired(now)
         self._end_batch()
         plan = Plan(self._plans)
-        if carry and self.batching.carries:
+        if carry:
             self._carry(plan)
         step = Step(self, plan, now, closing)
         self.batching.fill(step)
@@ -242,30 +242,44 @@ class Scheduler:
         return plan
 
     def _carry(self, plan: Plan) -> None:
-        """Take all who decode into the plan, if each of them can without a question: no copy is owed, no block needs a
-        name, nobody has to make room."""
-        if self.names_blocks or self._in_flight or self._leaving or len(self.running) > self.max_num_batched_tokens:
+        """Take all who decode into the plan, if each of them can without a question: no copy is owed, and nobody has to
+        make room."""
+        pool, running = self.pool, self.running
+        if self._in_flight or self._leaving or len(running) > self.max_num_batched_tokens:
             return
-        carried = [sequence for sequence in self.running if len(sequence.tokens) - sequence.num_scheduled == 1]
-        opening: list[Sequence] = []
-        for sequence in carried:
+        size, carried, opening = pool.block_size, [], 0
+        for sequence in running:
             length = len(sequence.tokens)
-            if length > sequence.own_until:
-                if (length - 1) % self.pool.block_size:
-                    return
-                opening.append(sequence)
+            if length - sequence.num_scheduled != 1:
+                continue
             if length <= sequence.prompt_len or sequence.request.aborts:  # type: ignore[union-attr]
                 return
-        if len(opening) > self.pool.num_free:
+            if length > sequence.own_until:
+                assert sequence.table is not None
+                if (length - 1) % size:
+                    if not pool.ready(sequence.table, length - 1):
+                        return
+                elif self._reserve is None or pool.can_append(sequence.table, length):
+                    opening += 1
+                else:
+                    return
+            carried.append(sequence)
+        if opening > pool.num_free + pool.num_cached or not self.batching.carries(len(carried), len(running)):
             return
-        for sequence in opening:
-            assert sequence.table is not None
-            self.pool.append(sequence.table, len(sequence.tokens))
-            sequence.own_until = sequence.table.capacity
-        for turn, sequence in enumerate(carried, self.turns):
-            sequence.num_scheduled += 1
+        # From here on as in `Step.run_each`, in the same order.
+        names_blocks, turn = self.names_blocks, self.turns
+        for sequence in carried:
+            table, length = sequence.table, len(sequence.tokens)
+            assert table is not None
+            if length > sequence.own_until and not (length - 1) % size:
+                pool.append(table, length)
+                sequence.own_until = table.capacity
+            if names_blocks and length >= (table.num_hashed + 1) * size:
+                pool.announce(table, sequence.chain, length)
+            sequence.num_scheduled = length
             sequence.last_turn = turn
-        self.turns += len(carried)
+            turn += 1
+        self.turns = turn
         plan.carried = carried
 
     # ---- what a `Step` asks for ------------------------------------------------------------------------------------
@@ -397,16 +411,18 @@ class Scheduler:
         self._in_flight.popleft()
         for sequence in plan.admitted:
             self._drop_host(sequence)
+        publish, block_size, names_blocks = self.pool.publish, self.pool.block_size, self.names_blocks
         stopped = result.stopped
         for sequence, token_id in zip(plan.carried, result.carried):
-            tokens = sequence.tokens
-            sequence.num_computed = len(tokens)
+            tokens, table = sequence.tokens, sequence.table
+            sequence.num_computed = computed = len(tokens)
+            if names_blocks and computed >= (table.num_hashed + 1) * block_size:  # type: ignore[union-attr]
+                publish(table, sequence.chain, computed)  # type: ignore[arg-type]
             tokens.append(token_id)
             if not sequence.index:
                 sequence.request.timeline.token_times.append(now)  # type: ignore[union-attr]
-            if len(tokens) >= sequence.max_len or (stopped and sequence in stopped):
+            if computed + 1 >= sequence.max_len or (stopped and sequence in stopped):
                 self.end_if_complete(sequence, FinishReason.STOP if sequence in stopped else None, now)
-        publish, block_size, names_blocks = self.pool.publish, self.pool.block_size, self.names_blocks
         for work, sampled in zip(plan.work, result.sampled):
             sequence, start, stop = work.sequence, work.start, work.stop
             request, table = sequence.request, sequence.table
@@ -450,6 +466,8 @@ class Scheduler:
                 most = sequence.max_len - length
             if computed >= sequence.own_until and computed % size and not pool.ready(sequence.table, computed):
                 return None  # a copy is owed
+            if self._reserve is not None:  # one that outgrows its run begins again, in a step of its own
+                most = min(most, len(pool.granted(sequence.table)) * size - computed)
             if names_blocks and sequence.table.num_hashed != computed // size:
                 return None  # blocks that came back from the host, say, become known in the next step
         if queueing and self._may_come_in(self.waiting[0], most):
@@ -666,7 +684,9 @@ class Scheduler:
 
     def _undo(self, plan: Plan) -> None:
         for sequence in plan.carried:
+            assert sequence.table is not None
             sequence.num_scheduled -= 1
+            self.pool.retract(sequence.table, sequence.num_scheduled)
         for work in plan.work:
             sequence = work.sequence
             assert sequence.table is not None

@@ -49,6 +49,7 @@ class CostModelExecutor:
         clock: Clock | None = None,
     ) -> None:
         self.step_time = step_time
+        self.carries = hasattr(step_time, "run")  # any function of a plan may read the works
         self.slowness = slowness
         self.clock = clock
         if slowness is not None and clock is None:

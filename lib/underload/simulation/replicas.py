@@ -271,8 +271,6 @@ class EngineServer(Server):
         self.executor = _Watched(self, clock)
         self.engine = Engine(scheduler, self.executor, clock)
         self.engine.sleep = self._sleep
-        # Where each copy's work is counted, it is read off the plans; and so does a time that is any function of them.
-        self.engine.carry = not self.front.counts_work and hasattr(self.replica.step_time, "run")
         self.engine.steps = self.steps
         self._seen = 0  # of its finished requests
         self._in_step = False
@@ -415,6 +413,7 @@ class _Watched(CostModelExecutor):
         )
         self._server = server
         self._counts = server.front.counts_work
+        self.carries = self.carries and not self._counts  # each copy's work is read off the plans
         self._started: list[Attempt] = []
         self._firsts: list[Attempt] = []
 
