@@ -438,15 +438,16 @@ def test_turns_whose_conversation_began_before_the_plan_are_sent_all_the_same():
 
 
 def test_the_loop_is_imported_without_torch_in_a_blink():
+    """A blink is what numpy takes, three times over: seconds would be the machine's."""
     code = (
-        "import sys, time; start = time.process_time(); import underload.engine; "
-        "print(time.process_time() - start, 'torch' in sys.modules, 'scipy' in sys.modules)"
+        "import sys, time; now = time.process_time; first = now(); import numpy; second = now(); import underload.engine; "
+        "print((now() - second) / (second - first), 'torch' in sys.modules, 'scipy' in sys.modules)"
     )
-    seconds, torch, scipy = min(
+    blinks, torch, scipy = min(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
         for _ in range(2)
     )
-    assert float(seconds) < 0.5 and (torch, scipy) == ("False", "False")
+    assert float(blinks) < 3 and (torch, scipy) == ("False", "False")
 
 
 def test_twenty_thousand_at_one_instant_are_served_at_the_pace_of_a_few():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +35,8 @@ def failing(a: int) -> int:
 def cluster():
     """Two workers in processes of their own, which import what this file has by its path."""
     before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
+    root = str(Path(__file__).resolve().parents[1])  # `pytest` without `python -m` leaves it out
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, sys.path)])
     made = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
     yield made
     made.close()

@@ -113,7 +113,7 @@ class Engine:
         """One turn of the loop: one plan, or waiting for the next arrival. False when nothing is left to do.
 
         Raises:
-            UnderloadError: requests are live, and neither a plan nor an arrival can move them: a fault of this library.
+            UnderloadError: requests are live, and neither a plan nor an arrival can move them: a fault of the policies.
                 Or an earlier step was interrupted half-way through the scheduler's books.
         """
         if self._torn:
@@ -240,8 +240,9 @@ class Engine:
             return True
         if not self.scheduler.idle and not self.more_to_come:
             raise UnderloadError(
-                f"{len(self.scheduler.requests)} requests are live and nothing can be scheduled; "
-                "please report this with the pool's and scheduler's settings"
+                f"{len(self.scheduler.requests)} requests are live and nothing can be scheduled: "
+                f"{type(self.scheduler.batching).__name__}.fill() lets nobody compute and names no instant to wait "
+                "until; if that is the library's own, please report it with the scheduler's and pool's settings"
             )
         return False
 

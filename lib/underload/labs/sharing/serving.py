@@ -277,7 +277,7 @@ def serve(
     swapped: dict[str, Any] = {"preemption": "swap", "host_pool": HostPool(host_blocks)} if host_blocks else {}
     scheduler = Scheduler(pool, max_num_seqs=max_num_seqs, max_num_batched_tokens=512, **swapped)
     engine = Engine(scheduler, executor, VirtualClock())
-    engine.join_steps = False  # a reader's pool is asked at each step
+    engine.join_steps = engine.carry = False  # a reader's pool is asked at each step, as a decoder would
     turns: dict[str, list[Planned]] = defaultdict(list)
     for planned in load:
         turns[planned.session or str(planned.index)].append(planned)
