@@ -33,14 +33,12 @@ def failing(a: int) -> int:
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two workers in processes of their own, which import what this file has by its path."""
-    before = os.environ.get("PYTHONPATH", "")
-    root = str(Path(__file__).resolve().parents[1])  # `pytest` without `python -m` leaves it out
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, sys.path)])
-    made = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
-    yield made
-    made.close()
-    os.environ["PYTHONPATH"] = before
+    """Two workers in processes of their own, which import this file by its place among the modules."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).resolve().parents[1])  # `pytest` without `python -m` leaves it out
+        made = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
+        yield made
+        made.close()
 
 
 def test_all_combinations_in_order_the_last_name_fastest():
