@@ -12,9 +12,9 @@ class Executor(Protocol):
     max_model_len: tokens of one sequence that it can compute, prompt and output; None: as many as there is room for.
 
     One that only models may say that it `carries`: it knows of `Plan.carried`, and needs no work for those who decode.
-    If it states durations, it may also have `repeat(sequences, most, first, now, until)`: steps in
-    which each sequence decodes, the first of the size `first`, each with a token more in every context; `most` at most,
-    only such as begin before `until`, and none after one that ends a sequence. It returns the ids drawn for each
+    If it states durations, it may also have `repeat(sequences, most, first, now, until)`: steps in which each sequence
+    decodes, the first of the size `first` (which is its to change), each with a token more in every context; `most` at
+    most, only such as begin before `until`, and none after one that ends a sequence. It returns the ids drawn for each
     sequence, whether it stopped, and the instants at which the steps end; or None where it cannot say. The engine then
     takes them at once.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -122,16 +121,15 @@ class CostModelExecutor:
             if answer.most - at < most:
                 most = answer.most - at
         ends: list[float] = []
-        size = replace(first)
         # Where something may come between, not all at once: times that are replayed in order would be lost.
         count = most if until == math.inf else 1
         while len(ends) < most and now < until:
-            for duration in durations_of(size, count):
+            for duration in durations_of(first, count):
                 # As a single step says, and to the same bit: a duration first, and then an instant.
                 now += duration if self.slowness is None else self.slowness.end(now, duration) - now
                 ends.append(now)
-            size.context_tokens += count * size.decode_tokens
-            size.score_pairs += count * size.decode_tokens
+            first.context_tokens += count * first.decode_tokens
+            first.score_pairs += count * first.decode_tokens
         k = len(ends)
         ids = [answer.ids(index, at, at + k) for answer, index, at in answers]
         return ids, [at + k >= answer.most for answer, _, at in answers], ends

@@ -82,6 +82,8 @@ def _of_tenant(
     fresh = Streams(streams.seed, path=streams.path)
     name = f"{tenant}/" if tenant else ""
     planned = prompts.plan(starts, lengths, fresh, name)
+    if not tenant and sampling is None:
+        return list(planned)
     return [replace(request, tenant=tenant, sampling=sampling) for request in planned]
 
 

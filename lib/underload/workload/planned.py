@@ -6,14 +6,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Integral
 from typing import Any, NamedTuple, TextIO
 
 from underload.queueing import arguments
 from underload.request import SamplingParams, UnderloadError
 from underload.workload.lengths import MOST
-
-_NO_WISHES = SamplingParams()
 
 
 def _is_count(value: object, least: int) -> bool:
@@ -107,7 +106,9 @@ class Planned:
 
         A seed in them is the first request's; request i gets seed + i.
         """
-        base = self.sampling or _NO_WISHES
+        if self.sampling is None:
+            return _exactly(self.output_tokens)
+        base = self.sampling
         seed = None if base.seed is None else base.seed + self.index
         return replace(base, max_tokens=self.output_tokens, min_tokens=0, ignore_eos=True, seed=seed)
 
@@ -166,4 +167,10 @@ def write_plan(planned: Iterable[Planned], to: TextIO) -> int:
 def numbered(planned: Iterable[Planned]) -> list[Planned]:
     """In order of arrival, equal ones as they stood, and numbered from 0."""
     ordered = sorted(planned, key=lambda request: request.arrival)
-    return [replace(request, index=index) for index, request in enumerate(ordered)]
+    return [one if one.index == index else replace(one, index=index) for index, one in enumerate(ordered)]
+
+
+@lru_cache(4096)
+def _exactly(tokens: int) -> SamplingParams:
+    """So many tokens, and no other wishes. Thousands of requests share a few hundred such."""
+    return SamplingParams(max_tokens=tokens, ignore_eos=True)
