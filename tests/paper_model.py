@@ -15,7 +15,7 @@ from typing import Any
 
 from underload.cache import BlockPool
 from underload.request import FinishReason, Request, SamplingParams, Sequence, SequenceState, Timeline
-from underload.scheduling import Plan, Sampled, Scheduler, StepResult
+from underload.scheduling import Plan, Sampled, Scheduler, StepResult, Work
 
 VOCABULARY = 40
 END = 0
@@ -90,8 +90,9 @@ class PaperExecutor:
         for host, device in plan.swap_in:
             self.device[device] = list(self.host[host])
             self._fault("swap in")
-        sampled = []
-        for work in plan.work:
+        sampled: list[list[Sampled]] = []
+        carried = [Work(one, len(one.tokens) - 1, len(one.tokens)) for one in plan.carried]
+        for work in carried + plan.work:
             sequence, owner = work.sequence, work.sequence.request
             assert owner is not None and sequence.table is not None and work.start < work.stop
             tokens = sequence.tokens + self._pending.get(sequence, [])
@@ -111,7 +112,9 @@ class PaperExecutor:
             sampled.append([Sampled(token, FinishReason.STOP if token == END else None) for token in words])
         self._fault("end")
         self.plans.append(plan)
-        return StepResult(sampled, duration=1.0)
+        first, rest = [one for (one,) in sampled[: len(carried)]], sampled[len(carried) :]
+        stopped = {work.sequence for work, one in zip(carried, first) if one.finish_reason}
+        return StepResult(rest, duration=1.0, carried=[one.token_id for one in first], stopped=stopped)
 
     def launch(self, plan: Plan) -> None:
         result = self.execute(plan)

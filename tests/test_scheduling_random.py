@@ -71,6 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seqs=st.sampled_from((1, 4, 16)),
         tokens=st.sampled_from((1, 5, 64)),
         aborts=st.sampled_from((0, 2, 1000)),
+        carry=st.booleans(),
         digest=st.sampled_from((block_digest, block_digest, always_seven)),
         batching=st.sampled_from(BATCHINGS),
         order=st.sampled_from(ORDERS),
@@ -78,7 +79,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         victim=st.sampled_from(VICTIMS),
     )
     def make(
-        self, num_blocks, size, pool, reserved, host, seqs, tokens, aborts, digest, batching, order, admission, victim
+        self,
+        num_blocks,
+        size,
+        pool,
+        reserved,
+        host,
+        seqs,
+        tokens,
+        aborts,
+        carry,
+        digest,
+        batching,
+        order,
+        admission,
+        victim,
     ):
         module.BlockChain = partial(BlockChain, digest=digest)
         if pool in ("buddy", "first-fit"):
@@ -101,6 +116,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.executor = PaperExecutor(num_blocks, size, host or 0)
         self.budget = tokens
+        self.carry = carry
         self.closing = False
         self.in_flight: list[Plan] = []
         self.taken: list[Request] = []
@@ -137,7 +153,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.taken.append(one)
 
     def planned(self):
-        return self.scheduler.schedule(float(len(self.taken)), closing=self.closing)
+        return self.scheduler.schedule(float(len(self.taken)), closing=self.closing, carry=self.carry)
 
     @precondition(lambda self: not self.scheduler.idle)
     @rule(ahead=st.integers(1, 3), times=st.integers(1, 9))
