@@ -5,6 +5,7 @@ What solutions, hand-outs and wrong answers earn is `underload course verify`'s 
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,24 @@ def test_the_open_answer_has_the_numbers_of_the_run(source: Any, said: dict[str,
     assert f"the first token {firsts[0] - firsts[1]:.0f} ms longer" in text
 
 
+def test_a_hair_below_a_whole_chunk_is_what_the_text_says(source: Any) -> None:
+    assert math.floor((0.0192 - 0.008) / 0.0001 - 12) == 99
+    assert lab.chunk_for(0.0192, 12, 0.008, 0.0001) == 100
+    text = next(cell.source for cell in source.cells if cell.id == "task-5-text")
+    assert "For 19.2 ms it is 100, and a computer's (0.0192 − 0.008) / 0.0001 − 12 is a hair below 100" in text
+
+
+def test_the_worth_of_waiting_by_hand_is_of_the_load_that_is_printed(source: Any, said: dict[str, str]) -> None:
+    few, long = re.findall(r"without end.* need +(\d+) tokens on average, +1 need (\d+)", said["task-6-load"])[0]
+    text = next(cell.source for cell in source.cells if cell.id == "task-6-text")
+    assert f"one that needs {long} lets all those of {few} pass" in text
+    assert f"({long} − {few}) / 50 = {(int(long) - int(few)) / 50:.1f} s" in text
+
+
+def test_a_label_says_whose_class_it_was() -> None:
+    assert lab.whose(Static, Static) == "your" and lab.whose(Static, lab.Joining) == "the lab's"
+
+
 # ------------------------------------------------------------------ inputs that are drawn
 
 
@@ -233,6 +252,24 @@ def test_what_steps_on_paper_are_told() -> None:
     assert "that is what whole batches take" in told(lab.check_continuous_steps, lab.static_steps, lengths, 2)
     assert "as if no slot were ever empty" in told(lab.check_continuous_steps, lambda *_: 7, lengths, 2)
     assert "must be a number, got None" in told(lab.check_continuous_steps, lambda *_: None, lengths, 2)
+
+
+def test_lengths_that_tell_slips_apart_are_told_one_cause_each(source: Any) -> None:
+    lengths, rows = [3, 8, 7, 1, 8], 2
+    check = next(cell.source for cell in source.cells if cell.id == "task-1-check")
+    assert check.count(f"{lengths}, {rows})") == 2
+    share, dealt = sum(lengths) / rows, max(sum(lengths[row::rows]) for row in range(rows))
+    for check_steps, slips in (
+        (lab.check_static_steps, (17.5, 24, 15, 19, 27, 17, share, math.ceil(share))),
+        (lab.check_continuous_steps, (23, share, math.ceil(share), 15, 19, dealt)),
+    ):
+        said = [
+            re.findall(r"is [\d.]+ \((.+?)\), and", told(check_steps, lambda *_, slip=slip: slip, lengths, rows))
+            for slip in slips
+        ]
+        assert all(len(causes) == 1 and "; or " not in causes[0] for causes in said)
+        assert len({causes[0] for causes in said}) == len(slips)
+    assert told(lab.check_continuous_steps, lambda *_: 7, [3, 1, 4, 1, 5], 2).count("divided") == 1
 
 
 class OneByOne(Batching):
@@ -304,6 +341,90 @@ def test_what_a_policy_is_told() -> None:
     assert "takes a sequence of step.running or step.waiting, got 0" in told(lab.check_joins, Numbered)
 
 
+class Open(Batching):
+    """Lets in whom it has no token for, and whoever was put back in the same step."""
+
+    def __init__(self, looks: bool) -> None:
+        self.looks = looks
+
+    def fill(self, step: Any) -> None:
+        for sequence in list(step.running):
+            step.run(sequence, step.behind(sequence))
+        for sequence in list(step.waiting):
+            if self.looks and not step.budget:
+                break
+            if step.admit(sequence, step.behind(sequence)) is None:
+                break
+
+
+class Late(lab.Joining):
+    """Those who run come after those who join."""
+
+    def fill(self, step: Any) -> None:
+        running = list(step.running)
+        while step.budget and step.waiting and not step.preempted:
+            if step.admit(step.waiting[0], step.budget) is None:
+                break
+        for sequence in running:
+            step.run(sequence, step.behind(sequence))
+
+
+def test_what_a_policy_is_told_where_budget_or_blocks_are_small() -> None:
+    assert "at 0 ms C is let in with no token to compute" in told(lab.check_small_budget, lambda: Open(looks=False))
+    said = told(lab.check_small_budget, Late)
+    assert "step 2 computes A 1, B 1, C 4, and should compute A 1, B 5" in said and "who run come first" in said
+    said = told(lab.check_put_back, lambda: Open(looks=True))
+    assert "step 2 computes A 1, B 5, and should compute A 1 (" in said and "so nobody joins in it" in said
+
+
+def test_the_last_token_of_a_prompt_is_outside_the_chunk_as_the_text_says(source: Any, solved: dict[str, Any]) -> None:
+    run = lab.serve(solved["Chunked"](4), [lab.Ask(5, 1), lab.Ask(8, 1)])
+    assert run.counts(1) == {0: 1, 1: 4}
+    text = next(cell.source for cell in source.cells if cell.id == "task-3-text")
+    assert "`Chunked(4)` and prompts of 5 and 8 tokens: step 2 computes the fifth of the one" in text
+
+
+def test_what_one_pass_and_a_chunk_shared_with_decodes_are_told() -> None:
+    class OnePass(lab.Chunked):
+        def fill(self, step: Any) -> None:
+            left = self.chunk
+            for sequence in list(step.running):
+                done = step.run(sequence, 1 if step.behind(sequence) == 1 else left)
+                left -= done if step.behind(sequence) or done > 1 else 0
+            while left > 0 and step.budget and step.waiting and not step.preempted:
+                count = step.admit(step.waiting[0], left)
+                if count is None:
+                    return
+                left -= count
+
+    said = told(lab.check_in_front, OnePass)
+    assert "step 10 computes B 4, and should compute B 3, C 1" in said and "C decodes, and goes first" in said
+
+    class Counting(lab.Chunked):
+        def fill(self, step: Any) -> None:
+            decoding = sum(step.behind(sequence) == 1 for sequence in step.running)
+            lab.Chunked(self.chunk - decoding).fill(step)
+
+    said = told(lab.check_beside, Counting)
+    assert "computes A 1, B 1, C 2, and should compute A 1, B 1, C 4" in said and "do not count" in said
+
+    class QueueFirst(lab.Chunked):
+        def fill(self, step: Any) -> None:
+            prompts, left = [one for one in step.running if step.behind(one) > 1], self.chunk
+            for sequence in list(step.running):
+                if step.behind(sequence) == 1:
+                    step.run(sequence, 1)
+            while left > 0 and step.budget and step.waiting:
+                count = step.admit(step.waiting[0], left)
+                if count is None:
+                    break
+                left -= count
+            for sequence in prompts:
+                left -= step.run(sequence, left)
+
+    assert "begun goes before one that waits" in told(lab.check_in_turn, QueueFirst)
+
+
 def test_what_chunks_are_told() -> None:
     whole = lambda chunk: lab.Chunked(10_000)  # noqa: E731
     assert "at most 4 tokens of prompts in a step" in told(lab.check_pieces, whole)
@@ -331,7 +452,7 @@ def test_what_an_admission_is_told() -> None:
             return True
 
     said = told(lab.check_admits, Everybody, *lab.BY_HAND)
-    assert "in 18 blocks of 16: admits() says True, and they come to 19 blocks" in said
+    assert "in 18 blocks of 16: admits() says True, and they come to 19 blocks (6 + 8 + 5)" in said
     assert "where whatever fits now begins" in told(lab.check_few_preemptions, Everybody, np.random.default_rng(1))
 
     class Never(lab.Headroom):
@@ -355,6 +476,13 @@ def test_what_a_choice_is_told() -> None:
             return max(candidates, key=lambda one: one.num_computed, default=None)
 
     assert "they can be gone through once" in told(lab.check_chooses, Twice, *lab.BY_HAND_ROWS)
+
+    class TwiceAndRaises:
+        def choose(self, candidates: Any, pool: Any) -> Any:
+            return min(candidates, key=lambda one: (min(other.preemptions for other in candidates), one.num_computed))
+
+    said = told(lab.check_chooses, TwiceAndRaises, [(40, 1)], 0)
+    assert said.startswith("candidates can be gone through once") and "empty" in said
     said = told(lab.check_chooses, LeastComputed, *lab.BY_HAND_ROWS)
     assert "40 (1x), 90 (0x), 70 (0x)" in said and "takes the 1st, and the 3rd should go" in said
 
@@ -384,6 +512,7 @@ def test_what_formulas_are_told() -> None:
     assert "should be None" in told(lab.check_chunk_for, lambda **_: 0, **(promise | {"gap": 0.009}))
     server = lab.your_server(3)
     assert "to spare: a larger one" in told(lab.check_my_chunk, 5, server)
+    assert "116.5; tokens come whole" in told(lab.check_my_chunk, 116.5, server)
     with pytest.raises(NotImplementedError, match="my_chunk"):
         lab.check_my_chunk(None, server)
 
@@ -391,7 +520,7 @@ def test_what_formulas_are_told() -> None:
 def test_what_an_order_is_told() -> None:
     assert "where the first to come goes first" in told(lab.check_quicker, lab.Joining, np.random.default_rng(1))
     said = told(lab.check_begins, lambda: lab.Quick(aging=1e-6), np.random.default_rng(1))
-    assert "let waiting count" in said
+    assert re.search(r"where \d+ are allowed: .* count a second of waiting for more tokens", said)
 
 
 # ------------------------------------------------------------------ pictures, the benchmark

@@ -22,8 +22,11 @@ from typing import Any
 
 from underload.labs.answers import check_guess
 from underload.labs.continuous_batching.chunks import (
+    check_beside,
     check_goes_on,
+    check_in_front,
     check_in_order,
+    check_in_turn,
     check_limit,
     check_no_stall,
     check_nothing_left,
@@ -38,7 +41,9 @@ from underload.labs.continuous_batching.joining import (
     check_leaves,
     check_overtakes,
     check_paper,
+    check_put_back,
     check_queue,
+    check_small_budget,
 )
 from underload.labs.continuous_batching.own import (
     answer,
@@ -48,6 +53,7 @@ from underload.labs.continuous_batching.own import (
     usable_joining,
     usable_quick,
     usable_spread,
+    whose,
     words_of,
 )
 from underload.labs.continuous_batching.paper import (
@@ -125,6 +131,7 @@ __all__ = [
     "check_admits",
     "check_all_at_once",
     "check_begins",
+    "check_beside",
     "check_chooses",
     "check_chunk_for",
     "check_continuous_steps",
@@ -133,7 +140,9 @@ __all__ = [
     "check_first_token",
     "check_goes_on",
     "check_guess",
+    "check_in_front",
     "check_in_order",
+    "check_in_turn",
     "check_joins",
     "check_leaves",
     "check_limit",
@@ -144,10 +153,12 @@ __all__ = [
     "check_overtakes",
     "check_paper",
     "check_pieces",
+    "check_put_back",
     "check_queue",
     "check_quick_enough",
     "check_quicker",
     "check_shares",
+    "check_small_budget",
     "check_spread",
     "check_static_steps",
     "check_steps",
@@ -179,6 +190,7 @@ __all__ = [
     "usable_joining",
     "usable_quick",
     "usable_spread",
+    "whose",
     "with_a_prompt",
     "words_of",
     "your_server",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from underload.labs.continuous_batching.policies import Chunked
 from underload.labs.continuous_batching.stage import (
     Ask,
     Run,
@@ -18,6 +19,7 @@ from underload.labs.continuous_batching.stage import (
     serve,
     told,
 )
+from underload.scheduling import LeastComputed
 
 Made = Callable[[int], Any]  # a student's class, which takes the chunk
 
@@ -55,7 +57,7 @@ def check_goes_on(policy: Made) -> None:
 
 
 def check_shares(policy: Made) -> None:
-    """Two prompts share one chunk, the first in the queue first.
+    """Two prompts share one chunk, the first in the queue first; the last token of one is not in the chunk.
 
     Raises:
         AssertionError: naming the step, what it holds and what it should.
@@ -63,6 +65,55 @@ def check_shares(policy: Made) -> None:
     asks = [Ask(6, 2), Ask(9, 2)]
     wanted = [{0: 6, 1: 2}, {0: 1, 1: 7}, {1: 1}]
     check_steps(policy(8), asks, wanted, "at most 8 tokens of prompts in a step, all prompts together")
+    check_steps(
+        policy(4),
+        [Ask(5, 1), Ask(8, 1)],
+        [{0: 4}, {0: 1, 1: 4}, {1: 4}],
+        "in step 2 A is one token behind, and has it outside the chunk of 4, which is B's",
+    )
+
+
+def check_beside(policy: Made) -> None:
+    """A and B decode when C's prompt comes: they take nothing from its chunk.
+
+    Raises:
+        AssertionError: naming the step, what it holds and what it should.
+    """
+    asks = [Ask(2, 6), Ask(2, 6), Ask(10, 2, 0.010)]
+    wanted = [{0: 2, 1: 2}, {0: 1, 1: 1}, *2 * [{0: 1, 1: 1, 2: 4}], {0: 1, 1: 1, 2: 2}, {0: 1, 1: 1, 2: 1}]
+    check_steps(policy(4), asks, wanted, "chunks of 4 tokens; the tokens of A and B do not count in them")
+
+
+def check_in_turn(policy: Made) -> None:
+    """A's prompt is begun and B waits: A's goes on first.
+
+    Raises:
+        AssertionError: naming the step, what it holds and what it should.
+    """
+    asks = [Ask(10, 2), Ask(5, 2)]
+    wanted = [{0: 4}, {0: 4}, {0: 2, 1: 2}, {0: 1, 1: 3}, {1: 1}]
+    check_steps(policy(4), asks, wanted, "chunks of 4 tokens; a prompt that is begun goes before one that waits")
+
+
+def check_in_front(policy: Made) -> None:
+    """B is put back and joins again: its tokens stand before C, which decodes, and the budget is one chunk.
+
+    Raises:
+        AssertionError: naming the step, what it holds and what it should.
+    """
+    asks = [Ask(2, 8), Ask(3, 7), Ask(6, 7)]
+    limits: dict[str, Any] = {"budget": 4, "blocks": 8, "block_size": 4, "victim": LeastComputed()}
+    right = serve(Chunked(4), asks, **limits)
+    wanted = [right.counts(place) for place in range(len(right.steps))]
+    again = next(place for place in range(len(wanted)) if right.steps[place].get(1) == (0, 3) and place) + 1
+    check_steps(
+        policy(4),
+        asks,
+        wanted,
+        "chunks of 4 tokens, in blocks of 4, where who has computed least is put back; that is B, which computes its "
+        f"tokens again from step {again} on and stands before C in step.running; C decodes, and goes first",
+        **limits,
+    )
 
 
 def check_no_stall(policy: Made, draw: Generator) -> None:

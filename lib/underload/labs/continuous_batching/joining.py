@@ -19,6 +19,7 @@ from underload.labs.continuous_batching.stage import (
     serve,
     told,
 )
+from underload.scheduling import LeastComputed
 
 Made = Callable[[], Any]  # a student's class
 
@@ -58,6 +59,36 @@ def check_all_at_once(policy: Made) -> None:
         f"{described(asks, {})}: step 1 computes {told(got, asks)}, and has slots and budget for {told(wanted, asks)} "
         "(tokens each)" + ("; step.waiting loses whom you admit, while you walk along it" if len(got) == 3 else "")
     )
+
+
+def check_small_budget(policy: Made) -> None:
+    """Six tokens in a step: who runs comes first, a prompt is begun with what is left, and nobody joins without work.
+
+    Raises:
+        AssertionError: naming the step, what it holds and what it should; or who was let in without work.
+    """
+    asks = [Ask(4, 6), Ask(9, 2), Ask(4, 2)]
+    wanted = [{0: 4, 1: 2}, {0: 1, 1: 5}, {0: 1, 1: 2, 2: 3}, {0: 1, 1: 1, 2: 1}, {0: 1, 2: 1}, {0: 1}]
+    check_steps(
+        policy(),
+        asks,
+        wanted,
+        "those who run come first; a prompt that does not fit into what is left of the budget is begun with that, and "
+        "goes on in the next step",
+        budget=6,
+    )
+
+
+def check_put_back(policy: Made) -> None:
+    """In step 2 two are put back for want of blocks, and what the second gave is not taken by the first.
+
+    Raises:
+        AssertionError: naming the step, what it holds and what it should.
+    """
+    asks = [Ask(8, 2), Ask(4, 2), Ask(8, 4)]
+    wanted = [{0: 8, 1: 4, 2: 8}, {0: 1}, {1: 5, 2: 9}, {2: 1}, {2: 1}]
+    why = "blocks of 4, and who has computed least is put back: in step 2 that is B, and then C; so nobody joins in it"
+    check_steps(policy(), asks, wanted, why, blocks=5, block_size=4, victim=LeastComputed())
 
 
 def check_queue(policy: Made) -> None:

@@ -27,6 +27,11 @@ def _or_lab(yours: Any, library: Any, *checks: Callable[[], None]) -> Any:
     return library
 
 
+def whose(written: Any, used: Any) -> str:
+    """Whose class a picture shows, in a word for its label: the student's, or the one that stood in for it."""
+    return "your" if used is written else "the lab's"
+
+
 def usable_joining(yours: Any) -> Any:
     """Task 2's class if it passes its first checks, the lab's if not."""
     return _or_lab(yours, policies.Joining, lambda: joining.check_joins(yours), lambda: joining.check_leaves(yours))

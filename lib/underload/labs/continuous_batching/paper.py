@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
-from underload.labs.answers import listed, named, near, number
+from underload.labs.answers import listed, near, number
 
 
 def static_steps(lengths: Sequence[int], size: int) -> int:
@@ -52,6 +52,7 @@ def check_static_steps(static_steps: Callable[..., Any], lengths: Sequence[int],
     wanted = _right_static(lengths, size)
     batches = -(-len(lengths) // size)
     slips = {
+        "that is what continuous batching takes": float(_right_continuous(lengths, size)),
         "a batch's longest member holds it, not its mean": float(
             sum(np.mean(lengths[start : start + size]) for start in range(0, len(lengths), size))
         ),
@@ -63,10 +64,13 @@ def check_static_steps(static_steps: Callable[..., Any], lengths: Sequence[int],
             _right_static(sorted(lengths), size)
         ),
         "tokens, not steps: all rows compute in one step": float(sum(lengths)),
-        "that is what continuous batching takes": float(_right_continuous(lengths, size)),
+        "all tokens divided by the size, as if no row were ever kept for nothing": sum(lengths) / size,
+        "all tokens divided by the size and rounded up, as if no row were kept for nothing": float(
+            -(-sum(lengths) // size)
+        ),
     }
     assert near(got, wanted), (
-        f"static_steps({listed(lengths)}, {size}) is {got:g}{named(got, slips)}, and the batches take {wanted} steps"
+        f"static_steps({listed(lengths)}, {size}) is {got:g}{_cause(got, slips)}, and the batches take {wanted} steps"
     )
 
 
@@ -81,15 +85,23 @@ def check_continuous_steps(continuous_steps: Callable[..., Any], lengths: Sequen
     slips = {
         "that is what whole batches take": float(_right_static(lengths, slots)),
         "all tokens divided by the slots, as if no slot were ever empty": sum(lengths) / slots,
-        "all tokens divided by the slots, as if no slot were ever empty; rounded up": float(-(-sum(lengths) // slots)),
+        "all tokens divided by the slots and rounded up, as if no slot were empty": float(-(-sum(lengths) // slots)),
+        "requests are dealt out to the slots in advance; the next one takes the slot that is free first": float(
+            max(sum(lengths[slot::slots]) for slot in range(slots))
+        ),
         "the longest request comes first there; here they begin in the order in which they came": float(
             _right_continuous(sorted(lengths, reverse=True), slots)
         ),
         "a step is lost whenever a slot changes hands": float(_late_steps(lengths, slots)),
     }
     assert near(got, wanted), (
-        f"continuous_steps({listed(lengths)}, {slots}) is {got:g}{named(got, slips)}, and it takes {wanted} steps"
+        f"continuous_steps({listed(lengths)}, {slots}) is {got:g}{_cause(got, slips)}, and it takes {wanted} steps"
     )
+
+
+def _cause(got: float, slips: Mapping[str, float]) -> str:
+    """The first slip that gives this value, in brackets, or nothing."""
+    return next((f" ({words})" for words, value in slips.items() if near(got, value)), "")
 
 
 def _late_steps(lengths: Sequence[int], slots: int) -> int:

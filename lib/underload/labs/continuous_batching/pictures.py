@@ -50,10 +50,11 @@ def draw_gaps(runs: Mapping[str, Run], *, name: str, caption: str, predicted: fl
             data["longest gap (ms)"].append(round(max(own, default=0.0), 2))
         ax.plot(*zip(*sorted(dots)), **figures.look(kind, **more), label=words)
         words_of.append(
-            f"{words}: at most {longest:.1f} ms, and the long prompt's first token after {1e3 * run.ttft(last):.0f} ms"
+            f"{words}: at most {longest:.1f} ms, and the long prompt's first token {1e3 * run.ttft(last):.0f} ms after "
+            "it came"
         )
     if predicted is not None:
-        ax.axhline(1e3 * predicted, **figures.look("prediction", marker=""), label="by your formula")
+        ax.axhline(1e3 * predicted, **figures.look("prediction", marker=""), label="by the formula")
     ax.set_ylim(bottom=0)
     ax.legend()
     alt = (

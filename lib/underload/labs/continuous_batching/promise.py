@@ -146,6 +146,7 @@ def check_my_chunk(my_chunk: Any, server: Server) -> None:
     if my_chunk is None:
         raise NotImplementedError("my_chunk is still None")
     got = number(my_chunk, "my_chunk")
+    assert got == int(got), f"my_chunk is {got:g}; tokens come whole: write a whole number"
     wanted = _right_chunk(server.gap, server.decoding, server.overhead, server.per_token)
     assert wanted is not None
     makes = _right_gap(max(int(got), 0), server.prompt, server.decoding, server.overhead, server.per_token)

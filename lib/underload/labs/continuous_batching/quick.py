@@ -45,7 +45,8 @@ def check_quicker(policy: Callable[[], Any], draw: Generator) -> None:
     got, first = (serve_mixed(one, load).mean_latency for one in (policy(), Joining()))
     assert got <= 0.9 * first, (
         f"{len(load)} requests, {SLOTS} slots: {got:.3f} s from arrival to the last token on average, and "
-        f"{first:.3f} s where the first to come goes first; {0.9 * first:.3f} s are asked for"
+        f"{first:.3f} s where the first to come goes first; {0.9 * first:.3f} s are asked for: what a request needs "
+        "has to count for more, and the time that it has waited for less"
     )
 
 
@@ -62,5 +63,6 @@ def check_begins(policy: Callable[[], Any], draw: Generator) -> None:
     later = len(load) - LONG - 1
     assert before <= 0.7 * later, (
         f"a request of {load[LONG].answer} tokens waits, and {before} of the {later} short ones that come after it "
-        "begin before it: if short ones never stop coming, it never begins; let waiting count"
+        f"begin before it, where {0.7 * later:.0f} are allowed: if short ones never stop coming, it may never begin; "
+        "count a second of waiting for more tokens"
     )

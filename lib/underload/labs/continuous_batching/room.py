@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from functools import lru_cache
@@ -70,10 +71,12 @@ def check_admits(
         got = headroom(typical).admits(newcomer, holding, pool)
         assert isinstance(got, bool | np.bool_), f"admits() must return True or False, got {shown(got)}"
         words = "; ".join(f"{p} + {a} of at most {m}" for p, a, m in sizes[:-1])
+        each = [_blocks(typical, *size) for size in sizes]
+        sums = f" ({' + '.join(map(str, each))})" if len(each) > 1 else ""
         assert bool(got) is wanted, (
             f"typical answers have {typical:g} tokens; there run (prompt + answer so far) {words or 'none'}; one of "
             f"{sizes[-1][0]} + {sizes[-1][1]} of at most {sizes[-1][2]} wants to join, in {pool.num_blocks} blocks of "
-            f"16: admits() says {bool(got)}, and they come to {blocks} blocks"
+            f"16: admits() says {bool(got)}, and they come to {blocks} blocks{sums}"
         )
 
 
@@ -87,8 +90,12 @@ def drawn_sizes(draw: Generator) -> tuple[float, list[tuple[int, int, int]], int
         sizes.append((prompt, int(draw.integers(0, most - prompt)), most))
     prompt = int(draw.integers(1, 90))
     sizes.append((prompt, 0, prompt + int(draw.integers(10, 300))))
-    blocks = sum(-(-min(max(prompt + answered, prompt + typical), most) // 16) for prompt, answered, most in sizes)
-    return typical, sizes, blocks
+    return typical, sizes, sum(_blocks(typical, *size) for size in sizes)
+
+
+def _blocks(typical: float, prompt: int, answered: int, most: int) -> int:
+    """Blocks of 16 that a sequence is expected to come to."""
+    return math.ceil(min(prompt + max(answered, typical), most) / 16)
 
 
 @lru_cache(maxsize=4)
@@ -137,8 +144,13 @@ def check_chooses(victim: Callable[[], Any], rows: SequenceOf[tuple[int, int]], 
     """
     candidates = [sequence(20, 300, 600, computed=computed, preemptions=times) for computed, times in rows]
     # As the scheduler hands them over: they can be gone through once.
-    once: Iterator[Sequence] = iter(candidates)
-    got = victim().choose(once, BlockPool(8, 16))
+    once = _Once(candidates)
+    try:
+        got = victim().choose(once, BlockPool(8, 16))
+    except (ValueError, IndexError, StopIteration) as error:  # what is raised where nothing is left
+        if once.times > 1:
+            raise AssertionError(f"candidates can be gone through once: make a list of them first ({error})") from error
+        raise
     words = ", ".join(f"{computed} ({times}x)" for computed, times in rows)
     if not candidates:
         assert got is None, f"nobody can be chosen: return None, got {shown(got)}"
@@ -152,6 +164,21 @@ def check_chooses(victim: Callable[[], Any], rows: SequenceOf[tuple[int, int]], 
         f"candidates with so many tokens computed, and so often preempted: {words}; choose() takes the "
         f"{_nth(place)}, and the {_nth(wanted)} should go"
     )
+
+
+class _Once(Iterator[Sequence]):
+    """Candidates that can be gone through once. times: how often somebody began to."""
+
+    def __init__(self, candidates: SequenceOf[Sequence]) -> None:
+        self._left = iter(candidates)
+        self.times = 0
+
+    def __iter__(self) -> Iterator[Sequence]:
+        self.times += 1
+        return self
+
+    def __next__(self) -> Sequence:
+        return next(self._left)
 
 
 def drawn_rows(draw: Generator) -> tuple[list[tuple[int, int]], int]:

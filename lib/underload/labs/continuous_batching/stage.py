@@ -87,6 +87,18 @@ class Guarded(Batching):
         return why
 
 
+class Busy(Guarded):
+    """A batching policy that lets nobody in without work: who is given a slot and nothing to compute is named."""
+
+    def fill(self, step: Any) -> None:
+        self.policy.fill(step)
+        for sequence in step.running:
+            assert sequence.num_scheduled, (
+                f"at {1e3 * step.now:.4g} ms {sequence.request.request_id} is let in with no token to compute, and "
+                "holds a slot and blocks for nothing: ask only while tokens are left for it"
+            )
+
+
 @dataclass
 class Run:
     """What a run left: the requests in the order of the asks, and what each step was made of."""
@@ -257,9 +269,10 @@ def check_steps(
     """A load, step by step: who computes how many tokens.
 
     Raises:
-        AssertionError: naming the first step that is another, what it holds and what it should.
+        AssertionError: naming the first step that is another, what it holds and what it should; or who was let in
+            without work.
     """
-    run = serve(policy, asks, **limits)
+    run = serve(Busy(policy), asks, **limits)
     for place, right in enumerate(wanted):
         got = run.counts(place) if place < len(run.steps) else {}
         assert got == right, (
