@@ -6,11 +6,12 @@ What solutions, hand-outs and wrong answers earn is `underload course verify`'s 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
+from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, printed, told
 
 from underload.labs import batching_trade_off as lab
 from underload.queueing import bulk_service
@@ -41,9 +42,13 @@ def test_what_is_graded_needs_no_decoder_and_hardly_any_time() -> None:
 def test_the_book_s_numbers_come_from_the_lab_s_own_cells(source: Any) -> None:
     script = benchmark("batching_trade_off_lab", source)
     end = next(cell.source for cell in source.cells if cell.id == "end")
-    assert "lab.book()" in end and f"COUNT = 8, {script.REQUESTS}" in "".join(cell.source for cell in source.cells)
+    assert "lab.book()" in end and script.COUNTED.format(script.REQUESTS) in "".join(
+        cell.source for cell in source.cells
+    )
     book = lab.book()
     assert book["requests"] == script.REQUESTS and len(book["seconds"]) == 6 and min(book["seconds"].values()) > 0
+    for name, (least, most) in book["range"].items():
+        assert least <= book["seconds"][name] <= most
 
 
 # ------------------------------------------------------------------ the texts' numbers
@@ -130,7 +135,45 @@ def test_a_rule_that_is_not_written_is_replaced(capsys: pytest.CaptureFixture[st
     assert lab.usable(Unwritten, lab.Patient, 2, 0.01) is lab.Patient
     assert "not written yet" in capsys.readouterr().out
     assert lab.usable(solved["Patient"], lab.Patient, 2, 0.01) is solved["Patient"]
+    assert lab.usable(solved["Mine"], lab.Eager, 2) is solved["Mine"]
     assert capsys.readouterr().out == ""
+
+
+def test_a_rule_that_lets_nobody_go_on_is_replaced_before_the_decoder_meets_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert lab.usable(OnlyTheQueue, lab.Eager, 2) is lab.Eager
+    said = capsys.readouterr().out
+    assert f"OnlyTheQueue, on answers of {lab.TOKENS} tokens" in said and "the library's was taken" in said
+    lab.check_all_served(OnlyTheQueue, draw(1))
+    assert "must be let run on" in told(lab.check_all_served, OnlyTheQueue, draw(1), tokens=lab.TOKENS)
+
+
+def test_a_rule_that_raises_is_replaced_and_its_line_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code = """class Slip(Batching):
+    def __init__(self, size):
+        self.size = size
+
+    def fill(self, step):
+        return list(step.waiting)[0].timeline
+
+"""
+    names = {"Batching": Batching, "lab": lab}
+    exec(compile(code, "<cell 4>", "exec"), names)
+    exec(compile("found = lab.usable(Slip, lab.Eager, 2)", "<cell 5>", "exec"), names)
+    assert names["found"] is lab.Eager
+    assert "no attribute 'timeline' (in fill(), line 6 of its cell): the library's" in capsys.readouterr().out
+
+
+class OnlyTheQueue(Batching):
+    """Serves whoever waits, and nobody who runs."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def fill(self, step: Any) -> None:
+        for one in list(step.waiting)[: self.size]:
+            step.admit(one, step.budget)
 
 
 # ------------------------------------------------------------------ what a wrong answer is told
@@ -141,6 +184,7 @@ def test_what_is_said_of_a_line_and_a_knee() -> None:
     assert "the other way round" in told(lab.check_line, lambda *_: (0.001, 0.020), *steps)
     assert "returns two numbers" in told(lab.check_line, lambda *_: 0.02, *steps)
     assert "rounded down" in told(lab.check_knee, lambda *_: 85, 0.020, 0.001, 0.81)
+    assert "at least one request" in told(lab.check_knee, lambda *_: 0, 0.0, 0.010, 0.5)
     assert "a share of one half" in told(lab.check_knee, lambda *_: 20, 0.020, 0.001, 0.8)
     assert "must be a number" in told(lab.check_knee, lambda *_: None, 0.020, 0.001, 0.8)
 
@@ -157,9 +201,30 @@ def test_what_is_said_of_full_batches() -> None:
         said = told(lab.check_full, lambda *_, wrong=wrong: wrong, five, 2, o=2, t=1)
         assert slip in said and "it should leave at" in said
     assert "4 instants for 5 requests" in told(lab.check_full, lambda *_: [7, 7, 11, 11], five, 2, o=2, t=1)
+    for wrong, slip, other in (
+        ([6, 6, 9, 9, 23], "takes t for each member", "one after the other"),
+        ([7, 4, 7, 6, 3], "these are waiting times", "gathered"),
+    ):
+        said = told(lab.check_full, lambda *_, wrong=wrong: wrong, five, 2, o=2, t=1)
+        assert slip in said and other not in said
     load = lab.poisson(100, 100, seed=1)
     assert "is none of these" in told(lab.check_best, lambda *_: 3, load, [1, 4], o=0.02, t=0.001)
-    assert "answers after" in told(lab.check_best, lambda *_: 64, load, [1, 4, 64], o=0.02, t=0.001)
+    assert "with batches of 64 the mean is" in told(lab.check_best, lambda *_: 64, load, [1, 4, 64], o=0.02, t=0.001)
+    slow = lab.poisson(0.9, 300, seed=2)
+    said = told(lab.check_best, lambda *_: 16, slow, [1, 4, 16], o=0, t=1, caps=True)
+    rate = len(slow) / slow[-1]
+    assert (
+        f"at {rate:.3g} a second" in said and "with a cap of 16 the mean is" in said and " s, and with a cap of" in said
+    )
+
+
+@pytest.mark.parametrize("guess", [3, "32", [32], True, 0, math.nan])
+def test_what_is_no_size_is_refused_by_name(guess: object) -> None:
+    assert told(lab.check_size_guess, guess).startswith("my_size is ")
+    for size in (*lab.SIZES, np.int64(8), 8.0):
+        lab.check_size_guess(size)
+    with pytest.raises(NotImplementedError, match="my_size is still None"):
+        lab.check_size_guess(None)
 
 
 def test_what_is_said_of_a_rule() -> None:
@@ -170,15 +235,27 @@ def test_what_is_said_of_a_rule() -> None:
         (lambda size, timeout: SizeOrTimeout(4096, timeout), "no largest size"),
     ):
         assert slip in told(lab.check_patient, rule, six, 2, 0.050)
+    for slipped, slip, arrivals, size, timeout in (
+        ({"hopes": True}, "although step.closing says", [0.0, 0.001, 0.002, 0.003, 0.004], 2, 9.0),
+        ({"most": 4096}, "not its first `size`", [0.0, 0.0, 0.0], 2, 9.0),
+        ({"since": max}, "counts from the last arrival", [0.037, 0.060, 0.200], 3, 0.050),
+    ):
+        rule = lambda size, timeout, slipped=slipped: lab._Slipped(size, timeout, **{"most": size} | slipped)  # noqa: E731
+        assert slip in told(lab.check_patient, rule, arrivals, size, timeout)
     assert "the longest that keeps the promise is 20 ms" in told(
         lab.check_choice, lambda *_: 0.01, {0.01: 0.04, 0.02: 0.05, 0.04: 0.07}, 0.05
     )
     assert "None, though 20 ms keeps it" in told(lab.check_choice, lambda *_: None, {0.02: 0.05}, 0.05)
-    assert "in ms; write seconds" in told(lab.check_my_timeout, 1e3 * (lab.your_timeout(0) or 0), 0)
+    right = lab.your_timeout(0) or 0
+    for wrong in (1e3 * right, 20, -1, 0.0201):
+        said = told(lab.check_my_timeout, wrong, 0)
+        assert said == f"my_timeout is {wrong:g}; write seconds, one of lab.TIMEOUTS, which go from 0 to 0.052"
+    assert "with it the 95th percentile is" in told(lab.check_my_timeout, 0.0, 0)
     with pytest.raises(NotImplementedError):
         lab.check_my_timeout(None, 0)
     assert "a batch of" in told(lab.check_all_served, lambda size: Greedy(200), draw(1))
-    assert "requests a second: your mean is" in told(lab.check_beats, lambda size: Static(4), draw(1), 200)
+    said = told(lab.check_beats, lambda size: Static(4), draw(1), 200)
+    assert "requests a second: your mean is" in said and "and with full batches of 8 it is" in said
 
 
 class ByDifference(Batching):
@@ -201,13 +278,53 @@ def test_a_rule_that_waits_for_an_instant_that_has_come_is_told_so() -> None:
     arrival = 0.05799675040642444
     assert (arrival + 0.03) - arrival < 0.03
     assert "an instant that has come already" in told(lab.check_patient, ByDifference, [arrival, 1.0], 16, 0.03)
+    assert "an instant that has come already" in told(lab.check_patient, ByDifference, [0.037, 0.060, 0.200], 3, 0.050)
 
 
 def test_what_is_said_of_a_batch_that_settles() -> None:
     assert "the two balance at 5" in told(lab.check_settles, lambda *_: 4.0, 200, 0.020, 0.001)
     assert "the arrivals during o alone" in told(lab.check_settles, lambda *_: 4.0, 200, 0.020, 0.001)
+    for rounded in (8, 9):
+        assert "need not be a whole number" in told(lab.check_settles, lambda *_, b=rounded: b, 300, 0.020, 0.001)
     assert "at least one request" in told(lab.check_settles, lambda *_: 0.2 / 0.99, 10, 0.020, 0.001)
     lab.check_settles(lambda *_: math.inf, 1000, 0.020, 0.001)
     assert "as if there were no cap" in told(
         lab.check_greedy, lambda *_: [1, 4, 4, 4, 10], [0, 0.5, 0.6, 0.7, 9], 2, o=0, t=1
     )
+
+
+# ------------------------------------------------------------------ the open answer and the pictures
+
+
+def test_the_open_answer_has_the_numbers_of_the_runs(source: Any) -> None:
+    cells = {cell.id: cell.source for cell in source.cells}
+    text, stored = cells["task-5-open"], printed(source)["task-5-runs"]
+    for rate in (340, 60):
+        load = lab.poisson(rate, 1000, seed=3)
+        patient, mine = lab.play(lab.Patient(lab.SIZE, 0.010), load), lab.play(lab.Eager(lab.SIZE), load)
+        means = [1e3 * one.mean_latency for one in (patient, mine)]
+        sizes = [len(load) / len(one.records) for one in (patient, mine)]
+        if rate == 340:
+            assert abs(means[0] / means[1] - 1) < 0.01
+            assert f"a mean of {means[0]:.1f} ms against {means[1]:.1f} for Mine" in text
+            assert [f"{size:.1f}" for size in sizes] == ["9.9", "9.9"] and "in batches of 9.9 under both" in text
+        else:
+            assert f"At 60 a second batches are of {sizes[1]:.1f}," in text
+            assert f"the mean is {means[0] / means[1] - 1:.0%} higher".replace("%", " %") in text
+    rows = re.findall(
+        r"measured ([\d.]+) ms .*simulated ([\d.]+) ms, which is ([-+]\d+)% \(([-+]\d+)% to ([-+]\d+)%", stored
+    )
+    assert len(rows) == 2
+    for clock, paper, off, least, most in rows:
+        assert f"{clock} ms by the clock and {paper} ms simulated" in text
+        assert f"{off} % ({least} to {most} % in five rounds)" in text
+
+
+def test_no_two_curves_of_a_picture_look_alike() -> None:
+    looks = [
+        (look["color"], str(look["linestyle"]))
+        for evidence in ("measurement", "simulation")
+        for look in (lab.figures.look(evidence, **lab._dash(place)) for place in range(4))
+    ]
+    assert len(set(looks)) == len(looks) == 8
+    assert len({line for _, line in looks}) == 4

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -37,6 +38,7 @@ from underload.simulation import LinearStepTime
 OVERHEAD, PER_REQUEST = 0.020, 0.001  # s: a step of the lab, where nothing else is said
 SIZE = 32  # the largest batch of the lab's server
 SIZES = (1, 2, 4, 8, 16, 32, 64)
+TOKENS = 8  # of an answer on the real decoder
 
 Departures = list[float]
 
@@ -225,17 +227,30 @@ def p95_of(policy: Any, arrivals: Sequence[float], **more: Any) -> float:
 
 
 def usable(made: Callable[..., Any], library: Callable[..., Any], *arguments: float) -> Callable[..., Any]:
-    """A student's class where it serves three requests, the library's where it does not; it is said which."""
+    """A student's class where it serves a few requests, the library's where it does not; it is said which.
+
+    The answers have as many tokens as those of the real decoder, so that a class which passes can drive that, too.
+    """
     name = getattr(made, "__name__", "your class")
     try:
-        play(made(*arguments), [0.0, 0.001, 0.1])
+        play(made(*arguments), [0.0, 0.001, 0.002, 0.1, 0.1, 0.5], tokens=TOKENS)
     except NotImplementedError:
-        print(f"{name} is not written yet: the library's was taken in its place")
-    except Exception as error:  # whatever a student's code raises; the check's card says in which line
-        print(f"{name} raised {type(error).__name__}: {error}: the library's was taken in its place")
+        why = f"{name} is not written yet"
+    except AssertionError as error:  # of the stage: its words are for the student as they stand
+        why = f"{name}, on answers of {TOKENS} tokens: {error}"
+    except Exception as error:  # whatever a student's code raises
+        why = f"{name} raised {type(error).__name__}: {error}{_line(error)}"
     else:
         return made
+    print(f"{why}: the library's was taken in its place")
     return library
+
+
+def _line(error: BaseException) -> str:
+    """Where in a notebook's cell it was raised: IPython and ipykernel compile cells under names such as these."""
+    frames = traceback.extract_tb(error.__traceback__)
+    typed = [one for one in frames if "ipykernel_" in one.filename or one.filename.startswith(("<ipython-", "<cell "))]
+    return f" (in {typed[-1].name}(), line {typed[-1].lineno} of its cell)" if typed else ""
 
 
 # ------------------------------------------------------------------ task 1: the line and its knee
@@ -287,8 +302,9 @@ def check_knee(find: Callable[..., Any], overhead: float, per_request: float, sh
     words = f"o = {1e3 * overhead:g} ms, t = {1e3 * per_request:g} ms, a share of {share:g}"
     exact = share * overhead / ((1 - share) * per_request)
     slips = {
-        "not rounded up to a whole request": exact,
-        "rounded down: the share is not reached there": math.floor(exact),
+        "a batch has at least one request": 0.0 if exact < 1 else math.nan,
+        "not rounded up to a whole request": exact if exact > 0 else math.nan,
+        "rounded down: the share is not reached there": math.floor(exact) if exact >= 1 else math.nan,
         "o/t, which is the knee for a share of one half": overhead / per_request,
         "share times o/t": share * overhead / per_request,
     }
@@ -302,6 +318,19 @@ def check_knee(find: Callable[..., Any], overhead: float, per_request: float, sh
 # ------------------------------------------------------------------ task 2: full batches
 
 
+def check_size_guess(guess: Any) -> None:
+    """A guess of the best size earns its point for being made, so long as it is a size that there is.
+
+    Raises:
+        NotImplementedError: nothing was written down yet.
+        AssertionError: it is none of the sizes, or no number.
+    """
+    if guess is None:
+        raise NotImplementedError("my_size is still None")
+    fine = isinstance(guess, int | float | np.number) and not isinstance(guess, bool) and guess in SIZES
+    assert fine, f"my_size is {shown(guess)}; write one of {', '.join(map(str, SIZES))}: any of them earns the point"
+
+
 def check_full(answer: Callable[..., Any], arrivals: Sequence[float], size: int, *, o: float, t: float) -> None:
     """When each answer leaves.
 
@@ -313,24 +342,34 @@ def check_full(answer: Callable[..., Any], arrivals: Sequence[float], size: int,
     words = f"arrivals at {listed(arrivals)} s, batches of {size}, o = {o:g} s, t = {t:g} s"
     assert len(got) == len(right), f"{words}: {len(got)} instants for {len(right)} requests"
     slips = {
+        "these are waiting times; instants are asked for, counted from 0": np.subtract(right, arrivals).tolist(),
         "the server is not free yet then": _never_busy(arrivals, size, o, t),
         "the last batch is not full, and its step is as long as its own requests": _full_price(arrivals, size, o, t),
         "the batch has not gathered yet": _no_wait(arrivals, size, o, t),
         "an answer leaves when its batch does, not one after the other": _one_by_one(arrivals, size, o, t),
+        "the step takes t for each member": full_batches(arrivals, size, o + t, 0.0),
+        "the step takes o, too": full_batches(arrivals, size, 0.0, t),
     }
     _compare(got, right, slips, words)
 
 
 def _compare(got: Sequence[Any], right: Departures, slips: Mapping[str, Departures], words: str) -> None:
     """The first instant at which an answer should not leave, with the slip that gives it."""
-    for place, (one, wanted) in enumerate(zip(got, right)):
-        value = number(one, f"instant {place}")
+    values = [number(one, f"instant {place}") for place, one in enumerate(got)]
+    for place, (value, wanted) in enumerate(zip(values, right)):
         if not near(value, wanted):
-            why = named(value, {slip: values[place] for slip, values in slips.items()})
             raise AssertionError(
-                f"{words}: the answer to request {place} leaves at {value:.6g} s{why}; it should leave at "
-                f"{wanted:.6g} s"
+                f"{words}: the answer to request {place} leaves at {value:.6g} s{_why(values, place, slips)}; it "
+                f"should leave at {wanted:.6g} s"
             )
+
+
+def _why(got: Sequence[float], place: int, slips: Mapping[str, Departures]) -> str:
+    """The slips that give all of these instants, or, where none does, the one at this place."""
+    whole = [words for words, instants in slips.items() if all(near(a, b) for a, b in zip(got, instants))]
+    if whole:
+        return f" ({'; or '.join(whole)})"
+    return named(got[place], {words: instants[place] for words, instants in slips.items()})
 
 
 def _never_busy(arrivals: Sequence[float], size: int, o: float, t: float) -> Departures:
@@ -390,11 +429,16 @@ def check_best(
     got = number(choose(list(arrivals), list(sizes), o, t), "the best cap" if caps else "the best size")
     right = best(arrivals, sizes, o, t)
     rate = len(arrivals) / arrivals[-1]
-    words = f"{len(arrivals)} arrivals at {rate:.0f} a second, {list(sizes)}, o = {1e3 * o:g} ms, t = {1e3 * t:g} ms"
+    unit, what, them = (1.0, "a cap of", "caps") if caps else (1e3, "batches of", "sizes")
+    name = "s" if caps else "ms"
+    words = (
+        f"{len(arrivals)} arrivals at {rate:.3g} a second, {them} {list(sizes)}, o = {unit * o:g} {name}, "
+        f"t = {unit * t:g} {name}"
+    )
     assert got in sizes, f"{words}: {shown(got)} is none of these"
-    mean, least = (1e3 * means(arrivals, paper(arrivals, int(size), o, t)) for size in (got, right))
+    mean, least = (unit * means(arrivals, paper(arrivals, int(size), o, t)) for size in (got, right))
     assert near(mean, least) and got <= right, (
-        f"{words}: {got:g} answers after {mean:.4g} ms on average, and {right} after {least:.4g} ms"
+        f"{words}: with {what} {got:g} the mean is {mean:.4g} {name}, and with {what} {right} it is {least:.4g} {name}"
         + ("; of several as good, take the smallest" if near(mean, least) else "")
     )
 
@@ -414,15 +458,40 @@ def check_patient(made: Callable[..., Any], arrivals: Sequence[float], size: int
         "as if nobody ever lost patience": departures_of(play(Static(size), arrivals)),
         "as if nobody had any patience": departures_of(play(Greedy(size), arrivals)),
         "as if a batch had no largest size": departures_of(play(SizeOrTimeout(4096, timeout), arrivals)),
+        "admits the whole queue, not its first `size`": departures_of(play(_Slipped(size, timeout, 4096), arrivals)),
+        "its timeout counts from the last arrival, not from the first of those waiting": departures_of(
+            play(_Slipped(size, timeout, size, since=max), arrivals)
+        ),
+        "waits for company although step.closing says that none will come": departures_of(
+            play(_Slipped(size, timeout, size, hopes=True), arrivals)
+        ),
     }
     got = departures_of(play(made(size, timeout), arrivals))
     for place, (one, wanted) in enumerate(zip(got, right)):
         if not near(one, wanted):
-            why = named(one, {slip: values[place] for slip, values in slips.items()})
             raise AssertionError(
                 f"{words}: the answer to request {place}, which came at {1e3 * arrivals[place]:.5g} ms, leaves at "
-                f"{1e3 * one:.6g} ms{why}; it should leave at {1e3 * wanted:.6g} ms"
+                f"{1e3 * one:.6g} ms{_why(got, place, slips)}; it should leave at {1e3 * wanted:.6g} ms"
             )
+
+
+class _Slipped(Batching):
+    """`Patient` with a slip: it admits `most`, counts from another arrival, or hopes on when nobody will come."""
+
+    def __init__(self, size: int, timeout: float, most: int, *, since: Any = min, hopes: bool = False) -> None:
+        self.size, self.timeout, self.most, self.since, self.hopes = size, timeout, most, since, hopes
+
+    def fill(self, step: Any) -> None:
+        for sequence in list(step.running):
+            step.run(sequence, step.budget)
+        if step.num_work or not step.waiting:
+            return
+        leaves = self.since(one.request.timeline.arrival for one in step.waiting) + self.timeout
+        if len(step.waiting) < self.size and step.now < leaves and (self.hopes or not step.closing):
+            step.wait_until(leaves)
+        else:
+            for sequence in list(step.waiting)[: self.most]:
+                step.admit(sequence, step.budget)
 
 
 def check_serves_long(made: Callable[..., Any]) -> None:
@@ -504,11 +573,12 @@ def check_my_timeout(value: Any, seed: int) -> None:
         raise NotImplementedError("my_timeout is still None")
     got, right = number(value, "my_timeout"), your_timeout(seed)
     assert right is not None
-    promise = your_server(seed)[1]
-    p95 = p95_of(Patient(SIZE, got), your_load(seed)) if 0 <= got < 10 else math.nan
-    slips = {"in ms; write seconds": 1e3 * right}
+    assert any(near(got, one) for one in TIMEOUTS), (
+        f"my_timeout is {got:g}; write seconds, one of lab.TIMEOUTS, which go from {TIMEOUTS[0]:g} to {TIMEOUTS[-1]:g}"
+    )
+    promise, p95 = your_server(seed)[1], p95_of(Patient(SIZE, got), your_load(seed))
     assert near(got, right), (
-        f"my_timeout is {got:g} s{named(got, slips)}; with it the 95th percentile is {1e3 * p95:.2f} ms, "
+        f"my_timeout is {got:g} s; with it the 95th percentile is {1e3 * p95:.2f} ms, "
         f"{1e3 * promise:g} ms are promised, and of lab.TIMEOUTS another one is the longest that keeps it"
     )
 
@@ -516,20 +586,28 @@ def check_my_timeout(value: Any, seed: int) -> None:
 # ------------------------------------------------------------------ task 4: a rule that beats both
 
 
-def check_all_served(made: Callable[..., Any], draw: Generator) -> None:
+def check_all_served(made: Callable[..., Any], draw: Generator, tokens: int = 1) -> None:
     """A drawn burst: everybody is answered, no batch is larger than allowed, and nobody overtakes.
 
     Raises:
         AssertionError: naming what went wrong.
     """
-    arrivals = drawn_arrivals(draw, 2000.0, 300)  # more than it can do, so that batches would grow
-    run = play(made(SIZE), arrivals)
+    # more than it can do, so that batches would grow
+    arrivals = drawn_arrivals(draw, 2000.0, 300 if tokens == 1 else 100)
+    words = f"{len(arrivals)} answers of {tokens} tokens: " if tokens > 1 else ""
+    try:
+        run = play(made(SIZE), arrivals, tokens=tokens)
+    except AssertionError as error:
+        if tokens == 1:
+            raise
+        raise AssertionError(f"{words}{error}; whoever runs must be let run on, with step.run") from error
     largest = max(record.batch_size for record in run.records)
-    assert largest <= SIZE, f"a batch of {largest} requests; the server takes {SIZE} at most"
+    assert largest <= SIZE, f"{words}a batch of {largest} requests; the server takes {SIZE} at most"
     left = departures_of(run)
     for place in range(len(left) - 1):
         assert left[place] <= left[place + 1], (
-            f"request {place} is answered at {1e3 * left[place]:.5g} ms, after request {place + 1}, which came later"
+            f"{words}request {place} is answered at {1e3 * left[place]:.5g} ms, after request {place + 1}, which came "
+            "later"
         )
 
 
@@ -556,7 +634,8 @@ def check_beats(made: Callable[..., Any], draw: Generator, rate: float) -> None:
     for name, (other_mean, other_p95) in rivals(arrivals).items():
         for what, mine, other in (("mean", mean, other_mean), ("95th percentile", p95, other_p95)):
             assert mine < other, (
-                f"{rate:.0f} requests a second: your {what} is {1e3 * mine:.2f} ms, and {name} has {1e3 * other:.2f} ms"
+                f"{rate:.0f} requests a second: your {what} is {1e3 * mine:.2f} ms, and with {name} it is "
+                f"{1e3 * other:.2f} ms"
             )
 
 
@@ -578,6 +657,9 @@ def check_settles(find: Callable[..., Any], rate: float, o: float, t: float) -> 
         else math.nan,
         "the arrivals during o alone; those during the B t come on top": rate * o,
         "the arrivals during one request's step": rate * (o + t),
+        "rounded; what batches come to on average need not be a whole number": got
+        if math.isfinite(right) and got in (math.floor(right), math.ceil(right))
+        else math.nan,
     }
     words = f"{rate:g} requests a second, o = {1e3 * o:g} ms, t = {1e3 * t:g} ms"
     if got == right or near(got, right):
@@ -600,6 +682,7 @@ def check_greedy(answer: Callable[..., Any], arrivals: Sequence[float], cap: int
     words = f"arrivals at {listed(list(arrivals))} s, a cap of {cap}, o = {o:g} s, t = {t:g} s"
     assert len(got) == len(right), f"{words}: {len(got)} instants for {len(right)} requests"
     slips = {
+        "these are waiting times; instants are asked for, counted from 0": np.subtract(right, arrivals).tolist(),
         "as if there were no cap": greedy_batches(arrivals, len(arrivals), o, t),
         "as if each were served alone": greedy_batches(arrivals, 1, o, t),
         "as if it waited for a full batch": full_batches(arrivals, cap, o, t),
@@ -608,6 +691,11 @@ def check_greedy(answer: Callable[..., Any], arrivals: Sequence[float], cap: int
 
 
 # ------------------------------------------------------------------ pictures
+
+
+def _dash(place: int) -> dict[str, Any]:
+    """The line of the curve at this place among four or fewer, none of which looks like another."""
+    return ({"linestyle": "-"}, {"variant": 1}, {"variant": 2}, {"variant": 3})[place]
 
 
 def draw_line(
@@ -621,7 +709,8 @@ def draw_line(
     measured = [size / one for size, one in zip(sizes, seconds)]
     ax.plot(sizes, measured, **figures.look("measurement", linestyle=""), label="measured")
     ax.axhline(1 / per_request, **figures.look("quiet", marker=""), label="1/t")
-    ax.plot([at], [at / (overhead + per_request * at)], **figures.look("prediction", marker="D", linestyle=""))
+    knee_at = at / (overhead + per_request * at)
+    ax.plot([at], [knee_at], **figures.look("prediction", marker="D", linestyle=""), label=f"the knee, {at}")
     ax.set_ylim(bottom=0)
     ax.legend()
     alt = (
@@ -641,7 +730,7 @@ def draw_means(
     for place, (words, values) in enumerate(rows.items()):
         at = [(size, 1e3 * value) for size, value in zip(sizes, values) if value <= 1]
         if at:
-            ax.plot(*zip(*at), **figures.look("simulation", variant=place % 4), label=words)
+            ax.plot(*zip(*at), **figures.look("simulation", **_dash(place)), label=words)
     ax.legend()
     least = {words: int(np.argmin(values)) for words, values in rows.items()}
     alt = f"Mean latency against {xlabel} from {sizes[0]} to {sizes[-1]}: " + "; ".join(
@@ -652,14 +741,18 @@ def draw_means(
     return figures.show(fig, alt=alt + ".", caption=caption, name=name, data=data)
 
 
-def draw_waits(rows: Mapping[str, Sequence[float]], *, name: str, caption: str = "") -> figures.Picture:
-    """The share of requests that were answered within a time, for several rules by name."""
+def draw_waits(
+    rows: Mapping[str, Sequence[float]], *, measured: Collection[str] = (), name: str, caption: str = ""
+) -> figures.Picture:
+    """The share of requests that were answered within a time, for up to four rules by name; those in `measured` were
+    timed by the clock, the others simulated."""
     fig, ax = figures.axes(xlabel="latency", xunit="ms", ylabel="requests answered within it", yunit="%")
     marks = (50, 95)
     for place, (words, waits) in enumerate(rows.items()):
         ordered = 1e3 * np.sort(np.asarray(waits))
         shares = 100 * np.arange(1, len(ordered) + 1) / len(ordered)
-        ax.plot(ordered, shares, **figures.look("simulation", variant=place % 4, marker=""), label=words)
+        evidence = "measurement" if words in measured else "simulation"
+        ax.plot(ordered, shares, **figures.look(evidence, **_dash(place), marker=""), label=words)
     ax.set_ylim(0, 100)
     ax.legend()
     found = {words: [1e3 * float(np.percentile(waits, mark)) for mark in marks] for words, waits in rows.items()}
