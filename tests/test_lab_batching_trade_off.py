@@ -312,12 +312,12 @@ def test_the_open_answer_has_the_numbers_of_the_runs(source: Any) -> None:
             assert f"At 60 a second batches are of {sizes[1]:.1f}," in text
             assert f"the mean is {means[0] / means[1] - 1:.0%} higher".replace("%", " %") in text
     rows = re.findall(
-        r"measured ([\d.]+) ms .*simulated ([\d.]+) ms, which is ([-+]\d+)% \(([-+]\d+)% to ([-+]\d+)%", stored
+        r"measured ([\d.]+) ms .*simulated ([\d.]+) ms, run by run ([-+]\d+)% \(([-+]\d+)% to ([-+]\d+)%", stored
     )
     assert len(rows) == 2
     for clock, paper, off, least, most in rows:
         assert f"{clock} ms by the clock and {paper} ms simulated" in text
-        assert f"{off} % ({least} to {most} % in five rounds)" in text
+        assert f"run by run {off} % ({least} to {most} % in five rounds)" in text
 
 
 def test_no_two_curves_of_a_picture_look_alike() -> None:
