@@ -6,8 +6,10 @@ import ast
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -313,6 +315,20 @@ def test_make_explains_and_knows_each_word(word: str) -> None:
     assert done.returncode == 0 and re.search(rf"^    {word}\b", done.stdout, re.MULTILINE)
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(rf"^(?:\w+ )*{word}\b.*:", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("slowness", "minutes", "status"),
+    [(1.0, 29, 0), (1.0, 31, 1), (0.5, 29, 0), (0.5, 31, 1), (2.0, 59, 0), (2.0, 61, 1), (9.0, 89, 0), (9.0, 91, 1)],
+)
+def test_the_time_limit_is_that_of_the_machine_and_ninety_minutes_on_any(
+    slowness: float, minutes: float, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = runpy.run_path(str(ROOT / "make.py"))
+    report = make["Report"]()
+    report.yardsticks, report.begun = [slowness * make["YARDSTICK"]], time.monotonic() - 60 * minutes
+    assert report.close(make["MINUTES"]) == status
+    assert ("Failed: time" in capsys.readouterr().out) == bool(status)
 
 
 def test_stored_measurements_are_json_that_names_machine_and_date() -> None:
