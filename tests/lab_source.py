@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,19 +17,6 @@ from underload.course.outline import outline, role
 
 ROOT = Path(__file__).parents[1]
 LABS = ROOT / "labs"
-
-_GRADED = """if True:
-    import sys, time
-    from pathlib import Path
-    from underload.course import read_notebook
-    from underload.course.outline import role
-    cells = read_notebook(Path(sys.argv[1])).cells
-    names, began = {}, time.process_time()
-    for cell in cells:
-        if role(cell) in ("given", "answer", "test"):
-            exec(cell.source, names)
-    print(time.process_time() - began, *{"torch", "matplotlib", "scipy", "ipywidgets"} & set(sys.modules))
-"""
 
 
 def answers(source: NotebookNode) -> dict[str, Any]:
@@ -67,14 +53,6 @@ def assert_library_is_there(source: NotebookNode) -> None:
         for name in task.library:
             module, _, last = name.rpartition(".")
             assert callable(getattr(importlib.import_module(module), last)), name
-
-
-def assert_graded_lightly(path: Path, seconds: float = 2.0) -> None:
-    """What is graded loads no decoder and no picture, and runs within so many seconds of a processor."""
-    command = [sys.executable, "-c", _GRADED, str(path)]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-    took, *loaded = ran.stdout.splitlines()[-1].split()
-    assert loaded == [] and float(took) < seconds
 
 
 def benchmark(name: str, source: NotebookNode) -> ModuleType:

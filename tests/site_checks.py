@@ -174,18 +174,24 @@ class Site:
         """Serious and critical findings of axe-core, in both themes.
 
         Nearly all of its time goes into contrast, text by text; so each look that a text can have (its colour, size
-        and weight, and everything painted behind it) is judged once a page and theme, not once a word of code.
+        and weight, and everything painted behind it, in both themes) is judged once a page, not once a word of code.
+        And of the reference's hundreds of entries those stay that have a kind of element which none before them has.
         """
         browser.size(width)
         browser.media(prefers_reduced_motion="reduce")  # colours are judged at rest, not halfway through a fade
         browser.open(path)
         browser.run("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+        browser.run(_ENTRIES)
         browser.run(AXE.read_text(encoding="utf-8"))
+        for theme in ("dark", "light"):
+            browser.theme(theme)
+            browser.settle()
+            browser.run(_LOOKS)
+        browser.run(_SAME_LOOK)
         found = []
         for theme in ("light", "dark"):
             browser.theme(theme)
             browser.settle()
-            browser.run(_SAME_LOOK)
             made = browser.driver.execute_async_script(
                 "const done = arguments[0]; axe.run(document, {resultTypes: ['violations'], preload: false}).then("
                 "r => done(r.violations), e => done([{id: 'axe', impact: 'critical', help: String(e), nodes: []}]));"
@@ -240,11 +246,25 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-# What axe's rule on contrast may pass over: a text that looks like one before it, on the same layers of background.
-# A text is judged by itself where its background need not be that of the elements around it (in or below something
-# positioned, moved or drawn), where it is cut off, and in what axe lets pass because it is disabled.
-_SAME_LOOK = """
+_ENTRIES = """
 const seen = new Set();
+for (const entry of document.querySelectorAll('.lib-entry')) {
+  const kinds = [...entry.querySelectorAll('*')].map((item) => `${item.parentElement.tagName} ${item.tagName} ` +
+    (item.getAttribute('class') || '') + (item.id ? ' #' : ''));
+  if (kinds.every((kind) => seen.has(kind))) entry.remove();
+  kinds.forEach((kind) => seen.add(kind));
+}
+"""
+
+# What axe's rule on contrast may pass over: a text that looks, in both themes, like one before it, on the same layers
+# of background. A text is judged by itself where its background need not be that of the elements around it (in or below
+# something positioned, moved or drawn), where it is cut off, and in what axe lets pass because it is disabled.
+#
+# _LOOKS notes how every text looks in the present theme; all is read before anything is written, since a style that is
+# asked for after a change is computed anew. _SAME_LOOK marks the texts that look alike. Of these, a word of code loses
+# its element and stays where it is as text: axe asks each element of a page for its style, and in the reference half of
+# them are words of code.
+_LOOKS = """
 const behind = new Map([[null, '']]);
 const layers = (item) => {
   if (!behind.has(item)) {
@@ -256,18 +276,30 @@ const layers = (item) => {
   }
   return behind.get(item);
 };
+window.looks ||= new Map();
 for (const item of document.querySelectorAll('body *')) {
-  delete item.dataset.sameLook;
   if (![...item.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim())) continue;
   const around = layers(item), style = getComputedStyle(item);
   const box = item.getBoundingClientRect();
   const frame = (item.closest('pre, table') || document.body).getBoundingClientRect();
-  if (around === null || style.visibility !== 'visible' || !box.width || !box.height || box.left < frame.left ||
-      box.right > frame.right || item.closest('label, fieldset, [disabled], [aria-disabled]')) continue;
-  const look = [around, style.color, style.fontSize, style.fontWeight, style.textShadow].join();
-  if (seen.has(look)) item.dataset.sameLook = '';
-  seen.add(look);
+  const alone = around === null || style.visibility !== 'visible' || !box.width || !box.height ||
+    box.left < frame.left || box.right > frame.right || item.closest('label, fieldset, [disabled], [aria-disabled]');
+  const look = alone ? null : [around, style.color, style.fontSize, style.fontWeight, style.textShadow].join();
+  looks.set(item, [...(looks.get(item) || []), look]);
 }
+"""
+_SAME_LOOK = """
+const seen = new Set();
+for (const [item, look] of looks) {
+  if (look.includes(null)) continue;
+  const both = look.join(' / ');
+  if (seen.has(both)) {
+    item.dataset.sameLook = '';
+    if (item.matches('pre span, code span') && !item.children.length) item.replaceWith(...item.childNodes);
+  }
+  seen.add(both);
+}
+document.body.normalize();
 axe.configure({rules: [{id: 'color-contrast', selector: '*:not([data-same-look])'}]});
 """
 

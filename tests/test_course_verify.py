@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from nbformat import NotebookNode
+from pace import slowness
 from sample_task_lab import task_lab
 
 from underload.course import faults, write_notebook
@@ -15,6 +16,15 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 LABS = sorted((ROOT / "labs").glob("*.ipynb"))
+#: Processor seconds that grading a lab once may take on a machine like make.py's, where it is more than 2.
+LONG = {
+    "batching-trade-off": 4,
+    "capacity": 10,
+    "continuous-batching": 4,
+    "hedging": 12,
+    "paged-attention": 4,
+    "tail": 6,
+}
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda path: path.stem)
@@ -22,6 +32,9 @@ def test_the_grader_of_a_lab_is_right(lab: Path) -> None:
     found = verify(lab)
     print(f"{found.lab}: {found.wrong} wrong and {found.harmless} harmless answers, {found.seconds_each:.2f} s each")
     assert found.complaints == []
+    assert found.loads == (), f"grading it loads {', '.join(found.loads)}"
+    most = LONG.get(lab.stem, 2.0) * slowness()
+    assert found.once < most, f"grading it once takes {found.once:.1f} s of a processor; here it may take {most:.1f}"
 
 
 # ---- a grader that is wrong --------------------------------------------------------------------------------------

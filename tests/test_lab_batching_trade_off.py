@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, printed, told
+from lab_source import LABS, assert_library_is_there, assert_points, benchmark, printed, told
 
 from underload.labs import batching_trade_off as lab
 from underload.queueing import bulk_service
@@ -33,10 +33,6 @@ def test_points_and_tasks(source: Any) -> None:
 
 def test_what_an_answer_may_not_use_is_there(source: Any) -> None:
     assert_library_is_there(source)
-
-
-def test_what_is_graded_needs_no_decoder_and_hardly_any_time() -> None:
-    assert_graded_lightly(SOURCE, seconds=4.0)
 
 
 def test_the_book_s_numbers_come_from_the_lab_s_own_cells(source: Any) -> None:

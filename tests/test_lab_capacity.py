@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import LABS, assert_graded_lightly, assert_library_is_there, assert_points, benchmark, told
+from lab_source import LABS, assert_library_is_there, assert_points, benchmark, told
 
 from underload import metrics
 from underload.course import handout, write_notebook
@@ -47,10 +47,6 @@ def test_points_and_tasks(source: Any) -> None:
 
 def test_what_an_answer_may_not_use_is_there(source: Any) -> None:
     assert_library_is_there(source)
-
-
-def test_what_is_graded_needs_no_decoder_and_little_time() -> None:
-    assert_graded_lightly(SOURCE, seconds=10.0)
 
 
 def test_the_six_requests_by_hand(solved: dict[str, Any]) -> None:

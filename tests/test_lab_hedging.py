@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab_source import answers, assert_graded_lightly, assert_points, benchmark, printed, told
+from lab_source import answers, assert_points, benchmark, printed, told
 
 from underload.course import read_notebook
 from underload.course.outline import outline
@@ -52,10 +52,6 @@ def test_points_and_tasks(source: Any) -> None:
 def test_what_an_answer_may_not_use_is_there(source: Any) -> None:
     for task in outline(source).tasks:
         assert task.library and all(callable(resolve(name)) for name in task.library)
-
-
-def test_what_is_graded_needs_no_decoder_and_hardly_any_time() -> None:
-    assert_graded_lightly(SOURCE, seconds=12.0)
 
 
 def test_the_times_of_the_text(source: Any) -> None:

@@ -450,11 +450,12 @@ class Test:
         try:
             code, names = self._compiled(message["code"])
             folder = process.folder if process.shut else ""
-            self.watch = watch.Watch(message["library"], watch.looks(code), process.given_code, folder)
             theirs = [space[name] for name in sorted((process.bound - set(message["given"])) & names) if name in space]
-            used = self.watch.held(theirs)
+            if message["library"] is not None:
+                self.watch = watch.Watch(message["library"], watch.looks(code), process.given_code, folder)
+                used = self.watch.held(theirs)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            with self.watch:
+            with self.watch or contextlib.nullcontext():
                 earned = process.own_loop().run_until_complete(_evaluate(code, space))
         except BaseException as error:
             failure = error

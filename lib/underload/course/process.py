@@ -295,13 +295,14 @@ class Process:
         code: str,
         *,
         name: str,
-        library: Sequence[str] = (),
+        library: Sequence[str] | None = (),
         given: Collection[str] = (),
         hidden_seed: bytes = b"",
     ) -> Tested:
         """Run a test cell in a fork that ends after it; this process is as before.
 
-        library: full dotted names of what the answer may not use; given: names that the source's own cells bind,
+        library: full dotted names of what the answer may not use, beside the lab's own checks; None: it may use
+        anything, and the test runs at full speed; given: names that the source's own cells bind,
         which the test finds as those bound them; hidden_seed: what hidden inputs are drawn from.
 
         Raises:
@@ -324,7 +325,7 @@ class Process:
                 message = {
                     "code": _python(code),
                     "name": name,
-                    "library": list(library),
+                    "library": None if library is None else list(library),
                     "given": sorted(given),
                     "hidden_seed": hidden_seed.hex(),
                     "nonce": nonce,

@@ -3,18 +3,21 @@ they should, and no other task's points with them.
 
 A wrong answer runs from the lab's state before its task: one process goes through the solution once and is forked
 where a task begins, so that a wrong answer costs a fork and the cells that it can reach: its own task's, and what reads
-a name that they bind, however indirectly. Before its first wrong answer each task is gone through once in that process,
-so that what its checks remember is in memory. The first wrong answer of each task runs with everything after it, so
-that a task that reaches others by another way is noticed too. Of each lab one wrong answer is graded end to end
-besides, as a submission. The solution's marks are those that the run under nbval stored and compared; here they are
-read.
+a name that they bind, however indirectly. Before the first of them that process goes once through all solutions and
+tests, so that what the checks remember is in memory; this run also says what grading the lab takes, and what it loads.
+The first wrong answer of each task runs with everything after it, so that a task that reaches others by another way is
+noticed too. Of each lab one wrong answer is graded end to end
+besides, as a submission. The watch over library calls, under which a test takes three times as long, is on where it may
+find something or be wrong: in the tests of the solution, of a task's first wrong answer, of the harmless ones, and of
+those that are to be found out. The solution's marks are those that the run under nbval stored and compared; here they
+are read.
 """
 
 from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +26,7 @@ from nbformat import NotebookNode
 
 from underload.course.answers import solved
 from underload.course.assemble import Step, as_python, assemble, bound, given_names
-from underload.course.attempt import Root
+from underload.course.attempt import Root, load_library
 from underload.course.handout import handout
 from underload.course.inspection import faults
 from underload.course.marks import LabError
@@ -37,11 +40,17 @@ from underload.course.wrong import Wrong, read_wrong
 ENOUGH = 6
 #: Hidden inputs that are drawn with each of these must give the solution full marks and the wrong answers the same.
 SECRETS = (b"", b"one class", b"another class")
+#: What takes a second or more to load, once a submission, and only shows things or runs a model.
+HEAVY = ("ipywidgets", "matplotlib", "scipy", "torch")
 
 
 @dataclass
 class Verified:
-    """What verifying one lab found: `complaints` is empty for a sound one."""
+    """What verifying one lab found: `complaints` is empty for a sound one.
+
+    once: processor seconds of all its solutions and tests, run once; loads: what of `HEAVY` the lab's cells bring
+    (what an answer may not use is loaded whatever they do).
+    """
 
     lab: str
     complaints: list[str] = field(default_factory=list)
@@ -52,6 +61,8 @@ class Verified:
     bonus: float = 0.0
     seconds: float = 0.0
     seconds_each: float = 0.0
+    once: float = 0.0
+    loads: tuple[str, ...] = ()
 
 
 def verify(path: Path, wrong: Path | None = None, *, workers: int = 2) -> Verified:
@@ -126,32 +137,40 @@ def _run_all(
     begins = len(root.steps)
     untouched = assemble(source, handout(source)).steps
     with root.fork() as blank:
-        earned = _go(blank, untouched[begins:], lab, names)
+        earned = _go(blank, untouched[begins:], lab, names, watched=lambda step: True)
     for name, (points, _) in earned.items():
         if points:
             yield f"the hand-out earns {number(points)} points in {name}; it must earn 0"
     with root.fork(shut_in=False) as process, ThreadPoolExecutor(workers) as pool:
+        patience = len(steps) * process.limits.cell_seconds
+        rehearsed = process.run(_rehearsal(steps[begins:]), name="rehearsal", seconds=patience)
+        if rehearsed.ended != "done":
+            yield f"all solutions and tests in one process: {rehearsed.error}"
+        found.once = rehearsed.seconds
+        loads = rehearsed.output.split()
+        found.loads = tuple(set(loads) - set(_brought(lab))) if loads else ()
         seen: set[str] = set()
         spent = 0.0
         for index, step in enumerate(steps[begins:], begins):
             if step.role == "answer" and step.task not in seen:
                 seen.add(str(step.task))
                 mine = [one for one in answers if one.task == step.task]
-                process.run(_rehearsal(steps, step.task), name="rehearsal")
                 rests = [
                     steps[index:] if place == 0 else reached(one, steps, reads, index) for place, one in enumerate(mine)
                 ]
                 began = time.perf_counter()
-                tried = pool.map(lambda one, rest: list(_try(process, one, rest, lab, names, full)), mine, rests)
+                looks = [one.harmless or place == 0 for place, one in enumerate(mine)]
+                tried = pool.map(
+                    lambda one, rest, look: list(_try(process, one, rest, lab, names, full, look)), mine, rests, looks
+                )
                 for one, complaints in zip(mine, tried, strict=True):
                     yield from (f"{one}: {complaint}" for complaint in complaints)
                 spent += time.perf_counter() - began
             if step.role == "test":
                 part = lab.part(step.name)
                 for secret in SECRETS:
-                    tested = process.test(
-                        step.source, name=step.name, library=_library(lab, part.task), given=names, hidden_seed=secret
-                    )
+                    library = None if secret else _library(lab, part.task)
+                    tested = process.test(step.source, name=step.name, library=library, given=names, hidden_seed=secret)
                     if tested.points != part.points:
                         why = tested.error or tested.used or _failed(tested.checks)
                         drawn = f" with hidden inputs drawn from {secret!r}" if secret else ""
@@ -163,13 +182,31 @@ def _run_all(
         found.seconds_each = spent / max(1, len(answers))
 
 
-def _rehearsal(steps: Sequence[Step], task: str | None) -> str:
-    """A cell that runs a task's solution and its tests beside the notebook's names, and leaves none: what its checks
-    keep of the runs that they set an answer's beside is then there in every fork. It may fail; nothing is judged."""
-    code = "\n\n".join(
-        as_python(step.source) for step in steps if step.task == task and step.role in ("answer", "test")
-    )
-    return f"exec(compile({code!r}, '<rehearsal>', 'exec'), dict(globals()))"
+def _rehearsal(steps: Sequence[Step]) -> str:
+    """A cell that runs solutions, tests and what stands between them beside the notebook's names, and leaves none: what
+    the checks keep of the runs that they set an answer's beside is then there in every fork. It says what was loaded.
+    A cell may fail; nothing is judged."""
+    code = [as_python(step.source) for step in steps]
+    return f"""
+def _rehearse():
+    import contextlib, io, sys
+    names = dict(globals())
+    with contextlib.redirect_stdout(io.StringIO()):
+        for code in {code!r}:
+            with contextlib.suppress(Exception):
+                exec(compile(code, "<rehearsal>", "exec"), names)
+    print(*(name for name in {HEAVY!r} if name in sys.modules))
+_rehearse()
+del _rehearse
+"""
+
+
+def _brought(lab: Outline) -> tuple[str, ...]:
+    """What of `HEAVY` comes with the library's versions that answers may not use."""
+    with Process.start() as process:
+        load_library(process, lab)
+        loaded = f"import sys\nprint(*(name for name in {HEAVY!r} if name in sys.modules))"
+        return tuple(process.run(loaded, name="loaded").output.split())
 
 
 def reached(one: Wrong, steps: Sequence[Step], reads: Sequence[frozenset[str]], begin: int) -> list[Step]:
@@ -218,14 +255,15 @@ def _library(lab: Outline, task: str) -> tuple[str, ...]:
     return next(one.library for one in lab.tasks if one.name == task)
 
 
-def _go(process: Process, steps: Sequence[Step], lab: Outline, names: frozenset[str]) -> dict[str, tuple[float, str]]:
-    """Run cells and tests; each tested part's points, and why not more."""
+def _go(
+    process: Process, steps: Sequence[Step], lab: Outline, names: frozenset[str], *, watched: Callable[[Step], bool]
+) -> dict[str, tuple[float, str]]:
+    """Run cells and tests; each tested part's points, and why not more. watched: which tests look for library use."""
     earned: dict[str, tuple[float, str]] = {}
     for step in steps:
         if step.role == "test":
-            tested = process.test(
-                step.source, name=step.name, library=_library(lab, lab.part(step.name).task), given=names
-            )
+            library = _library(lab, lab.part(step.name).task) if watched(step) else None
+            tested = process.test(step.source, name=step.name, library=library, given=names)
             earned[step.name] = tested.points, tested.used or tested.error or _failed(tested.checks)
         else:
             process.run(step.source, name=step.name, given=step.role == "given")
@@ -237,12 +275,21 @@ def _failed(checks: Sequence[object]) -> str:
 
 
 def _try(
-    process: Process, one: Wrong, rest: Sequence[Step], lab: Outline, names: frozenset[str], full: Mapping[str, float]
+    process: Process,
+    one: Wrong,
+    rest: Sequence[Step],
+    lab: Outline,
+    names: frozenset[str],
+    full: Mapping[str, float],
+    look: bool,
 ) -> Iterator[str]:
-    """What one wrong answer earned against what it should, in the steps that it runs with."""
+    """What one wrong answer earned against what it should, in the steps that it runs with.
+
+    look: whether the tests of its own task look for library use; of one that is to be found out, all do.
+    """
     steps = [Step(s.role, s.name, one.code.get(s.name, s.source), s.task) for s in rest]
     with process.fork() as child:
-        earned = _go(child, steps, lab, names)
+        earned = _go(child, steps, lab, names, watched=lambda step: bool(one.uses) or (look and step.task == one.task))
     for name, (points, why) in earned.items():
         wanted = one.earns.get(name, full[name])
         if abs(points - wanted) > 1e-9:
