@@ -1,4 +1,8 @@
-"""A small project that the book's build can be pointed at: the real configuration, other pages."""
+"""A small project that the book's build can be pointed at: the real configuration, other pages.
+
+It shares the book's own cache of fonts, which are the same for every page without mathematics and take longer to cut
+than the page to build.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,10 @@ def make_project(folder: Path, pages: dict[str, str], *, lab: bool = False, data
         shutil.copytree(ROOT / "chapters" / part, folder / "chapters" / part)
     (folder / "lib").symlink_to(ROOT / "lib", target_is_directory=True)
     (folder / "labs").mkdir()
+    fonts = ROOT / "_build" / "cache" / "fonts"
+    fonts.mkdir(parents=True, exist_ok=True)
+    (folder / "_build" / "cache").mkdir(parents=True)
+    (folder / "_build" / "cache" / "fonts").symlink_to(fonts, target_is_directory=True)
     files = []
     for name, text in pages.items():
         (folder / "chapters" / f"{name}.md").write_text(text, encoding="utf-8")

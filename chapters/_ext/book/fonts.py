@@ -11,6 +11,7 @@ import html
 import io
 import re
 import shutil
+import tempfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,9 @@ def write_fonts(folder: Path, cache: Path) -> dict[str, int]:
         key = hashlib.sha256(source + repr(made_of).encode()).hexdigest()[:20]
         kept = cache / f"{key}.woff2"
         if not kept.is_file():
-            kept.write_bytes(subset(source, points, maths=maths))
+            with tempfile.NamedTemporaryFile(dir=cache, delete=False) as made:  # two builds may share the cache
+                made.write(subset(source, points, maths=maths))
+            Path(made.name).replace(kept)
         shutil.copyfile(kept, target / name)
         sizes[name] = kept.stat().st_size
     for name, (package, inside) in LICENCES.items():
