@@ -51,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
         )
         for complaint in one.complaints:
             print(f"  {complaint}")
+        if one.loads:
+            print(f"  what is graded loads {', '.join(one.loads)}, which takes a second or more of each submission")
     if args.json:
         from underload.cli import print_json
 

@@ -6,11 +6,11 @@ where a task begins, so that a wrong answer costs a fork and the cells that it c
 a name that they bind, however indirectly. Before the first of them that process goes once through all solutions and
 tests, so that what the checks remember is in memory; this run also says what grading the lab takes, and what it loads.
 The first wrong answer of each task runs with everything after it, so that a task that reaches others by another way is
-noticed too. Of each lab one wrong answer is graded end to end
-besides, as a submission. The watch over library calls, under which a test takes three times as long, is on where it may
-find something or be wrong: in the tests of the solution, of a task's first wrong answer, of the harmless ones, and of
-those that are to be found out. The solution's marks are those that the run under nbval stored and compared; here they
-are read.
+noticed too. Of each lab one wrong answer is graded end to end besides, as a submission.
+
+The watch over library calls, under which a test takes three times as long, is on where it may find something or be
+wrong: in the tests of the solution, of a task's first wrong answer, of the harmless ones, and of those that are to be
+found out. The solution's marks are those that the run under nbval stored and compared; here they are read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from underload.course.wrong import Wrong, read_wrong
 
 #: Wrong answers that a task needs before its grader counts as tried.
 ENOUGH = 6
-#: Hidden inputs that are drawn with each of these must give the solution full marks and the wrong answers the same.
+#: Hidden inputs that are drawn with each of these must give the solution full marks.
 SECRETS = (b"", b"one class", b"another class")
 #: What takes a second or more to load, once a submission, and only shows things or runs a model.
 HEAVY = ("ipywidgets", "matplotlib", "scipy", "torch")

@@ -58,7 +58,7 @@ class Engine:
         self.carry = getattr(executor, "carries", False)  # whether plans may have sequences `carried` (`Executor`)
         self.horizon = math.inf  # the instant up to which nobody comes or goes but whom the engine knows of
         self._coming: dict[str, Request] = {}  # not yet arrived, by id
-        self._arrivals: list[tuple[float, int, str]] = []  # a heap; ids that are not in `_coming` were cancelled
+        self._arrivals: list[tuple[float, int, Request]] = []  # a heap; those that are not in `_coming` were cancelled
         self._numbers = count()
         self._torn = False
         self._flights: deque[tuple[Plan, float]] = deque()  # plans begun, and when
@@ -90,7 +90,7 @@ class Engine:
             timeline.sent = timeline.arrival
         if timeline.arrival > self.clock.now():
             self._coming[name] = request
-            heapq.heappush(self._arrivals, (timeline.arrival, next(self._numbers), name))
+            heapq.heappush(self._arrivals, (timeline.arrival, next(self._numbers), request))
         else:
             self._queue(request)
 
@@ -122,7 +122,7 @@ class Engine:
                 "be wrong; make a new engine and send what is unfinished again"
             )
         while (arrival := self._next_arrival()) is not None and arrival <= self.clock.now():
-            self._queue(self._coming.pop(heapq.heappop(self._arrivals)[2]))
+            self._queue(self._coming.pop(heapq.heappop(self._arrivals)[2].request_id))
         if self.on_step is None and self.join_steps and self._repeat():
             return True
         idle = self._prepare()
@@ -229,7 +229,10 @@ class Engine:
             self.executor.release(request)
 
     def _next_arrival(self) -> float | None:
-        while self._arrivals and self._arrivals[0][2] not in self._coming:
+        while self._arrivals:
+            first = self._arrivals[0][2]
+            if self._coming.get(first.request_id) is first:
+                break
             heapq.heappop(self._arrivals)
         return self._arrivals[0][0] if self._arrivals else None
 

@@ -33,16 +33,17 @@ def serve(
         The requests, in the order in which they finished.
 
     Raises:
-        InvalidRequest: a request that could never be served.
+        InvalidRequest: a request that could never be served. Those that were sent are cancelled then, as they are when
+            anything else ends the run early.
     """
     seen = first = len(engine.finished)
     sent: dict[str, Planned] = {}
 
     def send(request: Planned, prompt_ids: list[int], arrival: float) -> None:
         name = str(request.index)
-        sent[name] = request
         params = request.params if max_tokens is None else replace(request.params, max_tokens=max_tokens)
         engine.add(request_of(request, name, prompt_ids, params, arrival))
+        sent[name] = request
 
     turns = Turns(planned)
     begun = engine.clock.now()
@@ -50,21 +51,26 @@ def serve(
     start = made = engine.clock.now()
     if made > begun:  # a clock that runs, also while they are added
         start = made + (made - begun) + ADDING * len(prompts)
-    for request, prompt_ids in prompts:
-        send(request, prompt_ids, start + request.arrival)
-    more = True
-    while more:
-        more = engine.step()
-        while seen < len(engine.finished):
-            done = engine.finished[seen]
-            seen += 1
-            answered = sent.get(done.request_id)
-            if answered is None:
-                continue  # somebody else's
-            ids.answered(answered, done.sequences[0].output_ids)
-            if done.timeline.finished is not None and (then := turns.after(answered)) is not None:
-                send(then, ids(then), done.timeline.finished + (then.think or 0.0))
-                more = True
+    try:
+        for request, prompt_ids in prompts:
+            send(request, prompt_ids, start + request.arrival)
+        more = True
+        while more:
+            more = engine.step()
+            while seen < len(engine.finished):
+                done = engine.finished[seen]
+                seen += 1
+                answered = sent.get(done.request_id)
+                if answered is None:
+                    continue  # somebody else's
+                ids.answered(answered, done.sequences[0].output_ids)
+                if done.timeline.finished is not None and (then := turns.after(answered)) is not None:
+                    send(then, ids(then), done.timeline.finished + (then.think or 0.0))
+                    more = True
+    except BaseException:
+        for name in sent:
+            engine.cancel(name)
+        raise
     return engine.finished[first:]
 
 

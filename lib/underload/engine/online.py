@@ -27,6 +27,7 @@ import asyncio
 import atexit
 import contextlib
 import gc
+import math
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -40,6 +41,7 @@ from underload.engine.engine import Engine
 from underload.request import (
     FinishReason,
     InvalidRequest,
+    ProcessorClock,
     Request,
     SamplingParams,
     StepRecord,
@@ -47,6 +49,7 @@ from underload.request import (
     UnderloadError,
     VirtualClock,
 )
+from underload.request.clock import LONGEST_WAIT
 from underload.scheduling import Plan, Sampled, StepResult, Work
 
 # A main thread waits in slices: where the system cannot interrupt a wait for a lock, Ctrl-C is heard between two.
@@ -216,6 +219,8 @@ class Stream:
         """Wait until something changes, or for so long; in the main thread a little while at most."""
         if threading.current_thread() is threading.main_thread():
             seconds = _SLICE if seconds is None else min(seconds, _SLICE)
+        elif seconds is not None:
+            seconds = min(seconds, LONGEST_WAIT)
         self._blocked += 1
         try:
             self._changed.wait(seconds)
@@ -284,7 +289,8 @@ class OnlineEngine:
             as many at times); None keeps all, and grows for as long as it runs.
 
     Raises:
-        UnderloadError: an engine on a virtual clock, which nobody outside its loop could follow.
+        UnderloadError: an engine on a virtual clock, which nobody outside its loop could follow, or on a processor's,
+            which stands still while the loop waits.
     """
 
     def __init__(self, engine: Engine, *, keep: int | None = 10_000) -> None:
@@ -292,6 +298,11 @@ class OnlineEngine:
             raise UnderloadError(
                 "an online engine runs in real time, and this one has a virtual clock; give it a WallClock, or use "
                 "engine.run() or generate(engine, …)"
+            )
+        if isinstance(engine.clock, ProcessorClock):
+            raise UnderloadError(
+                "an online engine waits in real time, and its ProcessorClock stands still meanwhile; give it a "
+                "WallClock, or use engine.run() or generate(engine, …)"
             )
         self.engine = engine
         self._keep = keep
@@ -332,12 +343,19 @@ class OnlineEngine:
             more: `salt`, `adapter`, `tenant`, `priority`, `deadline` of the `Request`.
 
         Raises:
-            InvalidRequest: a request that could never be served, or an id that is in use; naming value and limit.
+            InvalidRequest: a request that could never be served, an arrival at no instant (inf, nan), or an id that is
+                in use; naming value and limit.
             EngineStopped: the loop has ended, or is being closed.
         """
         now = self.engine.clock.now()
         timeline = Timeline(now if arrival is None else arrival)
-        name = f"r{next(self._numbers)}" if request_id is None else request_id
+        if request_id is None:
+            while (name := f"r{next(self._numbers)}") in self._streams:
+                pass
+        else:
+            name = request_id
+        if not math.isfinite(timeline.arrival):
+            raise InvalidRequest(f"request {name!r} arrives at {timeline.arrival} s; give the instant it is meant for")
         request = Request(name, prompt_ids, params or SamplingParams(), timeline, **more)  # type: ignore[arg-type]
         timeline.sent = max(timeline.arrival, now)
         # Both only read what does not change; so a caller hears of its slip here, and not as a stream that fails.
@@ -462,7 +480,7 @@ class OnlineEngine:
         """The engine's way to wait for an instant: a command ends it early."""
         with self._changed:
             while not self._commands and (remaining := until - self.engine.clock.now()) > 0:
-                self._changed.wait(remaining)
+                self._changed.wait(min(remaining, LONGEST_WAIT))
 
     def _add(self, stream: Stream) -> None:
         try:

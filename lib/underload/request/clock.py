@@ -16,6 +16,11 @@ class Clock(Protocol):
         ...
 
 
+#: s for which a thread sleeps at most before it looks at the clock again: the operating system's timers take no instant
+#: however far, and it costs nothing.
+LONGEST_WAIT = 3600.0
+
+
 class WallClock:
     """Real time, counted from the moment the clock was made."""
 
@@ -28,7 +33,7 @@ class WallClock:
     def wait(self, until: float) -> None:
         # Aims at the instant, not at the gap: an oversleeping timer must not push later events back.
         while (remaining := until - self.now()) > 0:
-            time.sleep(remaining)
+            time.sleep(min(remaining, LONGEST_WAIT))
 
 
 class ProcessorClock:

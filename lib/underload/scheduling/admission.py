@@ -25,6 +25,12 @@ class Admission:
 
     grows_only_stricter = False
 
+    def __init_subclass__(cls, **more: object) -> None:
+        # What is promised of one `admits` is not promised of another.
+        super().__init_subclass__(**more)
+        if "admits" in vars(cls) and "grows_only_stricter" not in vars(cls):
+            cls.grows_only_stricter = False
+
     def admits(self, sequence: Sequence, holding: Sequences, pool: Pool) -> bool:
         """Whether `sequence`, for which there is a slot and there are blocks now, may join those in `holding`: the
         sequences that hold blocks, running or held by a static batch."""

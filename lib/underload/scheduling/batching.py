@@ -32,6 +32,15 @@ class Batching:
     keeps_finished = False
     repeats = False
 
+    def __init_subclass__(cls, **more: object) -> None:
+        # What is promised of one `fill` is not promised of another.
+        super().__init_subclass__(**more)
+        if "fill" in vars(cls):
+            if "repeats" not in vars(cls):
+                cls.repeats = False
+            if "carries" not in vars(cls):
+                cls.carries = Batching.carries  # type: ignore[method-assign]
+
     def fill(self, step: Step) -> None:
         """Give the step its work.
 

@@ -174,9 +174,9 @@ class Scheduler:
             InvalidRequest: as `check` says; nothing has changed then.
         """
         self.check(request)
-        self.requests[request.request_id] = request
         refusal = self.shedding.refuses(request, len(self.waiting))
         key = 0.0 if refusal else self.order.key(request)
+        self.requests[request.request_id] = request
         for sequence in request.sequences:
             sequence.max_len = self._limit(request)
             self._order[sequence] = (key, self._arrivals)
@@ -525,6 +525,11 @@ class Scheduler:
                 token_id = sampled.token_id
                 if not (type(token_id) is int and -MAX_ID <= token_id <= MAX_ID):
                     _require_id(token_id, plan)
+        if result.carried and not (
+            set(map(type, result.carried)) == {int} and min(result.carried) >= -MAX_ID and max(result.carried) <= MAX_ID
+        ):
+            for token_id in result.carried:
+                _require_id(token_id, plan)
         if not fits:
             got, wanted = [len(draws) for draws in result.sampled], [work.samples for work in plan.work]
             more = f", and {len(plan.carried)} ids beside them, got {len(result.carried)}" if plan.carried else ""
@@ -687,7 +692,7 @@ class Scheduler:
             assert sequence.table is not None
             sequence.num_scheduled -= 1
             self.pool.retract(sequence.table, sequence.num_scheduled)
-        for work in plan.work:
+        for work in reversed(plan.work):  # a sequence may have several, one behind the other
             sequence = work.sequence
             assert sequence.table is not None
             self.pool.retract(sequence.table, work.start)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from underload.request import Clock, FinishReason, Request, Sequence, StepRecord, UnderloadError
 from underload.scheduling import Plan, Sampled, StepResult
 from underload.simulation.slowness import Slowness
-from underload.simulation.step_time import StepTime
+from underload.simulation.step_time import StepTime, run_of
 
 _MASK = (1 << 64) - 1
 
@@ -48,7 +48,8 @@ class CostModelExecutor:
         clock: Clock | None = None,
     ) -> None:
         self.step_time = step_time
-        self.carries = hasattr(step_time, "run")  # any function of a plan may read the works
+        self._run_of_steps = run_of(step_time)
+        self.carries = self._run_of_steps is not None  # any function of a plan may read the works
         self.slowness = slowness
         self.clock = clock
         if slowness is not None and clock is None:
@@ -108,7 +109,7 @@ class CostModelExecutor:
         self, sequences: list[Sequence], most: int, first: StepRecord, now: float, until: float
     ) -> tuple[list[list[int]], list[bool], list[float]] | None:
         """Steps in which all decode, as `engine.Executor` says."""
-        durations_of = getattr(self.step_time, "run", None)
+        durations_of = self._run_of_steps
         if durations_of is None or now >= until:
             return None
         answers = []

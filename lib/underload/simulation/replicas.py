@@ -160,7 +160,8 @@ class Server(ABC):
             self.front.fleet.left(self.index)
 
     def _began(self, attempt: Attempt) -> None:
-        if attempt.started is None:
+        # Who is taken out when a replica goes down makes room for the next, who is taken out as well.
+        if attempt.started is None and not self.down:
             attempt.started = self.front.now
             self.waiting -= 1
             self.front.started(attempt)

@@ -16,7 +16,7 @@ and in files of their own `RooflineStepTime`, `TableStepTime`, `FittedStepTime`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,6 +33,20 @@ class StepTime(Protocol):
         """s that each of k decode steps in a row takes, the first of them `step`. From one to the next each sequence
         that decodes has a token more (`context_tokens` and `score_pairs` grow by `decode_tokens`); all else stays."""
         ...
+
+
+def run_of(step_time: Any) -> Callable[[StepSize, int], list[float]] | None:
+    """The `run` of a step time; None where it has none, or where a class that is derived from one with `run` says
+    otherwise what a step takes."""
+    run = getattr(step_time, "run", None)
+    if isinstance(step_time, type) or not callable(run):
+        return None
+    for cls in type(step_time).__mro__:
+        if "run" in vars(cls):
+            break
+        if "__call__" in vars(cls):
+            return None
+    return run
 
 
 def growth(step: StepSize, k: int) -> range:
@@ -157,7 +171,7 @@ class SwapStepTime:
     def __post_init__(self) -> None:
         if not 0 <= arguments.as_float(self.per_block) <= 1e6:
             raise UnderloadError(f"a block is swapped in 0 s or more, 1e6 at most, got {self.per_block!r:.40} s")
-        if not callable(getattr(self.step_time, "run", None)):
+        if run_of(self.step_time) is None:
             raise UnderloadError(
                 f"step_time is an object such as LinearStepTime(0.02, 0.001), got {self.step_time!r:.60}; a function "
                 "has no `run`: add the swaps in the function itself"

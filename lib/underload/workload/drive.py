@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from underload.queueing import Service, arguments
-from underload.request import Clock, Timeline, UnderloadError, VirtualClock
+from underload.request import Clock, ProcessorClock, Timeline, UnderloadError, VirtualClock
 from underload.workload.log import Log, Sent
 from underload.workload.planned import Planned
 from underload.workload.prompts import check_time, draw_times
@@ -162,6 +162,11 @@ async def closed_loop_async(
 
 
 def _check_real(clock: Clock) -> None:
+    if isinstance(clock, ProcessorClock):
+        raise UnderloadError(
+            "an event loop of asyncio waits in real time, and a ProcessorClock stands still meanwhile; give a "
+            "WallClock, or open_loop or closed_loop a submit function that is not async"
+        )
     if isinstance(clock, VirtualClock | Events):
         raise UnderloadError(
             "an event loop of asyncio waits in real time and moves no virtual clock; give a WallClock, or open_loop or "

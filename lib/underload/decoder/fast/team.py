@@ -93,8 +93,10 @@ class Team:
     def forget(self, job: Job | None) -> None:
         """Let go of a job that will not run again. A step of it that two interrupts left half done is finished first:
         its arrays are about to be used for other things, and a helper may still be at work on it."""
+        if self._process != os.getpid():
+            self._recover()  # or the lock may be one that a thread of the parent held
         with self._lock:
-            if job is not None and self._process == os.getpid():
+            if job is not None:
                 work, control, rest = job
                 work(0, 0, control, *rest)  # returns at once when the step is over
             if self._job is job:
@@ -151,6 +153,15 @@ def team(threads: int) -> Team:
         if threads not in _teams:
             _teams[threads] = Team(threads)
         return _teams[threads]
+
+
+def _after_fork() -> None:
+    global _teams_lock
+    _teams_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register
