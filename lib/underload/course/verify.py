@@ -8,7 +8,7 @@ tests, so that what the checks remember is in memory; this run also says what gr
 The first wrong answer of each task runs with everything after it, so that a task that reaches others by another way is
 noticed too. Of each lab one wrong answer is graded end to end besides, as a submission.
 
-The watch over library calls, under which a test takes three times as long, is on where it may find something or be
+The watch over library calls, under which every call in a test costs more, is on where it may find something or be
 wrong: in the tests of the solution, of a task's first wrong answer, of the harmless ones, and of those that are to be
 found out. The solution's marks are those that the run under nbval stored and compared; here they are read.
 """
