@@ -229,6 +229,26 @@ def test_a_name_that_the_library_lacks_is_refused() -> None:
     assert watch.resolve("underload.course.points.Points.check") is points.Points.check
 
 
+class Base:
+    def asked(self) -> bool:
+        return False
+
+
+class Borrows(Base):
+    lent = Base.asked
+
+    def own(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("calls", "used"), [("Base().asked()", ""), ("Borrows().own()", f"{__name__}.Borrows")])
+def test_a_method_that_a_class_has_from_another_is_not_its_own(calls: str, used: str) -> None:
+    seen = watch.Watch([f"{__name__}.Borrows"])
+    with seen:
+        exec(compile(calls, "<cell 1>", "exec"), {"Base": Base, "Borrows": Borrows})
+    assert seen.used == used
+
+
 # --- tampering
 
 

@@ -431,7 +431,7 @@ class Watch:
             if isinstance(value, type):
                 self._classes.append((value, dotted))
                 for part in vars(value).values():
-                    self._watch(part, dotted)
+                    self._watch(part, dotted, value.__qualname__)
             else:
                 self._watch(value, dotted)
         for name, module in list(sys.modules.items()):
@@ -440,10 +440,15 @@ class Watch:
                     if attribute.startswith("check_") and isinstance(value, FunctionType):
                         self._watch(value, f"{name}.{attribute}")
 
-    def _watch(self, value: Any, dotted: str) -> None:
+    def _watch(self, value: Any, dotted: str, within: str = "") -> None:
+        """Watch a function. A method of another class than `within`, which that one only has by name, is not its own:
+        whoever derives from the other calls it as well."""
         home = getattr(sys.modules.get(getattr(value, "__module__", "")), "__file__", None)
         for function in _functions(value):
             code = function.__code__
+            owner = function.__qualname__.rpartition(".")[0]
+            if within and owner and "<locals>" not in owner and owner != within:
+                continue
             if code.co_filename != home and not code.co_filename.startswith("<"):
                 continue  # a wrapper that the function got from elsewhere, such as contextlib
             self._lines.add(code.co_firstlineno)

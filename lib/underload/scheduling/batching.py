@@ -38,7 +38,7 @@ class Batching:
         if "fill" in vars(cls):
             if "repeats" not in vars(cls):
                 cls.repeats = False
-            if "carries" not in vars(cls):
+            if "carries" not in vars(cls) and cls.carries is not Batching.carries:
                 cls.carries = Batching.carries  # type: ignore[method-assign]
 
     def fill(self, step: Step) -> None:
