@@ -111,7 +111,7 @@ def test_a_cluster_of_one_is_the_engine_with_conversations_and_a_prefix_cache() 
     alone = simulate_serving(planned, STEP, pool=BlockPool(4000, 16), seed=3)
     run = simulate_cluster(planned, [EngineReplica(STEP, partial(scheduler, blocks=4000))], seed=3)
     assert run.replicas[0].steps == alone.steps
-    assert run.unsent == 0 and len(run.calls) == len(planned)
+    assert len(run.calls) == len(planned)
     cached = [timeline.cached_tokens for timeline in alone.timelines]
     assert [call.timeline.cached_tokens for call in run.calls] == cached and sum(cached) > 0
 

@@ -174,7 +174,7 @@ def test_a_host_pool_that_runs_full_stalls_nobody(host):
 def test_swapping_needs_somewhere_to_swap_to():
     with pytest.raises(UnderloadError, match="needs a host_pool"):
         Scheduler(BlockPool(4, 4), preemption="swap")
-    with pytest.raises(UnderloadError, match="max_aborts must be at least 0"):
+    with pytest.raises(UnderloadError, match="max_aborts must be a whole number of at least 0"):
         Scheduler(BlockPool(4, 4), max_aborts=-1)
 
 

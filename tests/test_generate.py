@@ -97,7 +97,6 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(model, length
         ([[[1]]], None, r"whole numbers, got \[1\]"),
         ([[1]], {"max_tokens": 3}, "params: one SamplingParams"),
         ([[1]], [None], "params must hold SamplingParams, got None"),
-        ([[1]], SamplingParams(n=10**12), "1,000,000,000,000 samples reserve.* GB free"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_anything_runs(model, prompts, params, says):
@@ -123,6 +122,8 @@ def test_all_prompts_together_must_fit_into_memory(model, monkeypatch):
     module = sys.modules["underload.decoder.generate"]  # the name in the package is the function
     monkeypatch.setattr(module, "free_memory", lambda device: 20_000.0)  # 8 kB are reserved for each
     generate(model, [[1]] * 2, SamplingParams(max_tokens=31))
+    with pytest.raises(InvalidRequest, match="16,384 samples reserve.* GB free"):
+        generate(model, [[1]], SamplingParams(n=16_384))
     with pytest.raises(InvalidRequest, match="prompt 2: 3 samples reserve 32 tokens"):
         generate(model, [[1]] * 3, SamplingParams(max_tokens=31))
     with pytest.raises(InvalidRequest, match="3 samples reserve 32 tokens"):  # the longest sets the length of all rows

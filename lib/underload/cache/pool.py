@@ -57,6 +57,8 @@ class BlockPool:
             has changed then.
     """
 
+    reserves = False  # whether sequences are given blocks that they may never fill
+
     def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool = True) -> None:
         require_pool(num_blocks, block_size)
         self.num_blocks = num_blocks
@@ -88,6 +90,11 @@ class BlockPool:
     def cached_tokens(self, chain: BlockChain | None, tokens: int) -> int:
         """Tokens of the longest known prefix of the first `tokens`, always fewer than these. Changes nothing."""
         return len(self._find(chain, tokens)) * self.block_size
+
+    def taken_into_use(self, chain: BlockChain | None, tokens: int) -> int:
+        """Blocks that `allocate` would take into use: new ones, and cached ones that it would find. Changes nothing."""
+        found = self._find(chain, tokens)
+        return blocks_for(tokens, self.block_size) - sum(self._ref_counts[number] > 0 for number in found)
 
     def can_allocate(self, chain: BlockChain | None, tokens: int, *, reserve: int | None = None) -> bool:
         """Whether `allocate` would succeed now. Changes nothing."""
@@ -138,6 +145,7 @@ class BlockPool:
 
     def can_append(self, table: BlockTable, tokens: int) -> bool:
         """Whether `append` would succeed now. Changes nothing."""
+        self.tables.require(table)
         return blocks_for(tokens, self.block_size) - len(table.blocks) <= self._room()
 
     def append(self, table: BlockTable, tokens: int) -> None:
@@ -146,9 +154,9 @@ class BlockPool:
         Raises:
             OutOfBlocks: too few free and cached blocks; table and pool are as they were.
         """
-        if tokens <= len(table.blocks) * self.block_size:
-            return
         self.tables.require(table)
+        if 0 < tokens <= len(table.blocks) * self.block_size:
+            return
         more = blocks_for(tokens, self.block_size) - len(table.blocks)
         self._require_room(more, self._room())
         table.blocks += self._take(more)
@@ -167,7 +175,8 @@ class BlockPool:
 
     def ready(self, table: BlockTable, position: int) -> bool:
         """Whether the token at `position` can be written as things are: no block to take, none to copy. Changes
-        nothing. Nearly every decoded token finds it so, and need not ask `append` and `write`."""
+        nothing. Nearly every decoded token finds it so, and need not ask `append` and `write`; so this call alone does
+        not look whether the table is the pool's."""
         place = position // self.block_size
         if place >= len(table.blocks):
             return False

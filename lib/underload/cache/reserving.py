@@ -44,6 +44,8 @@ class ReservingPool:
             changed then.
     """
 
+    reserves = True
+
     def __init__(self, num_blocks: int, block_size: int, *, placement: str = "buddy") -> None:
         require_pool(num_blocks, block_size)
         if placement not in PLACEMENTS:
@@ -76,6 +78,10 @@ class ReservingPool:
         """None: nothing is kept."""
         blocks_for(tokens, self.block_size)
         return 0
+
+    def taken_into_use(self, chain: BlockChain | None, tokens: int) -> int:
+        """The length of a run for so many tokens, without what is reserved besides. Changes nothing."""
+        return self._gaps.rounded(blocks_for(tokens, self.block_size))
 
     def can_allocate(self, chain: BlockChain | None, tokens: int, *, reserve: int | None = None) -> bool:
         """Whether `allocate` would succeed now. Changes nothing."""
@@ -122,9 +128,9 @@ class ReservingPool:
         Raises:
             OutOfBlocks: the run is shorter than that; nothing has changed.
         """
-        if tokens <= len(table.blocks) * self.block_size:
-            return
         self.tables.require(table)
+        if 0 < tokens <= len(table.blocks) * self.block_size:
+            return
         run, wanted = self._runs[id(table)], blocks_for(tokens, self.block_size)
         if wanted > run.length:
             raise OutOfBlocks(
@@ -139,15 +145,18 @@ class ReservingPool:
         Raises:
             OutOfBlocks: a run has no more; nothing has changed.
         """
-        sizes = [table.capacity + 1 for table in tables]
-        for table, tokens in zip(tables, sizes):
-            if not self.can_append(table, tokens):
-                self.append(table, tokens)  # which says why not
-        for table, tokens in zip(tables, sizes):
-            self.append(table, tokens)
+        sizes: dict[int, int] = {}  # blocks that each is to have, also where it is named several times
+        for table in tables:
+            sizes[id(table)] = sizes.get(id(table), len(table.blocks)) + 1
+        for table in tables:
+            if not self.can_append(table, sizes[id(table)] * self.block_size):
+                self.append(table, sizes[id(table)] * self.block_size)  # which says why not
+        for table in tables:
+            self.append(table, sizes[id(table)] * self.block_size)
 
     def ready(self, table: BlockTable, position: int) -> bool:
         """Whether the token at `position` can be written as things are. Changes nothing."""
+        self.tables.require(table)
         run = self._runs[id(table)]
         return position < len(table.blocks) * self.block_size and run.source is None and not run.copies
 

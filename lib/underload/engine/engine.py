@@ -94,12 +94,18 @@ class Engine:
         else:
             self._queue(request)
 
+    def is_live(self, request_id: str) -> bool:
+        """Whether a request of that name is to come, waits or runs."""
+        return request_id in self._coming or request_id in self.scheduler.requests
+
     def cancel(self, request_id: str) -> bool:
         """Let a request go; whether there was one. Its blocks are free after at most one more step."""
         if (coming := self._coming.pop(request_id, None)) is not None:
             # It came and went now: no timeline ends before it begins.
-            coming.timeline.arrival = coming.timeline.sent = self.clock.now()
-            self._queue(coming)
+            now = self.clock.now()
+            coming.timeline.arrival = coming.timeline.sent = coming.timeline.queued = now
+            self.scheduler.pass_by(coming, now)
+            return True
         return self.scheduler.cancel(request_id)
 
     def run(self) -> list[Request]:
@@ -147,7 +153,7 @@ class Engine:
         self._ended = now
         record = self._record(plan, result, start, now - start)
         self.steps.append(record)
-        self._take_finished()
+        self.take_finished()
         if self.on_step is not None:
             self.on_step(plan, result, record)
         return True
@@ -161,7 +167,7 @@ class Engine:
             closing = not self.more_to_come and self._next_arrival() is None
             plan = self.scheduler.schedule(start, closing=closing, carry=self.carry and self.on_step is None)
             self._torn = False
-            self._take_finished()
+            self.take_finished()
             if isinstance(plan, Idle):
                 return plan
             self._flights.append((plan, start))
@@ -183,7 +189,7 @@ class Engine:
         self._torn = True
         self.scheduler.abort(plan, error, self.clock.now())
         self._torn = False
-        self._take_finished()
+        self.take_finished()
         if not isinstance(error, Exception):  # Ctrl-C ends the run; what it was doing can be done again
             raise error
 
@@ -215,14 +221,16 @@ class Engine:
             start = end
             context += rows
         self.clock.wait(ends[-1])
-        self._take_finished()
+        self.take_finished()
         return True
 
     def _queue(self, request: Request) -> None:
         request.timeline.queued = self.clock.now()
         self.scheduler.add(request)
 
-    def _take_finished(self) -> None:
+    def take_finished(self) -> None:
+        """Move those who have finished to `finished`; each step does so, and nobody else need, but who wants to know
+        between two of them who was turned away."""
         finished = self.scheduler.take_finished()
         self.finished += finished  # before anything can raise: nobody vanishes
         for request in finished:

@@ -96,7 +96,7 @@ def _requests(
     made: list[Request] = []
     for index, (prompt, wish) in enumerate(zip(listed, wishes)):
         name = str(index)
-        while name in engine.scheduler.requests:  # somebody else's, or one that an interrupted run left behind
+        while engine.is_live(name):  # somebody else's, or one that an interrupted run left behind
             name += "'"
         try:
             made.append(Request(name, prompt, wish, Timeline(now)))  # type: ignore[arg-type]

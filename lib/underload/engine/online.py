@@ -28,6 +28,7 @@ import atexit
 import contextlib
 import gc
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -319,6 +320,7 @@ class OnlineEngine:
         engine.sleep = self._sleep
         engine.more_to_come = True
         self._thread = threading.Thread(target=self._work, name="underload-engine", daemon=True)
+        self._process = os.getpid()
         atexit.register(self._at_exit)
         self._thread.start()
 
@@ -446,8 +448,9 @@ class OnlineEngine:
             )
 
     def _at_exit(self) -> None:
-        """The program ends: let the step that runs be the last."""
-        self.close(drain=False)
+        """The program ends: let the step that runs be the last. A fork of it has no such thread."""
+        if os.getpid() == self._process:
+            self.close(drain=False)
 
     # ---- in the loop's thread ------------------------------------------------------------------------------------
 

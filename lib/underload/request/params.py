@@ -10,6 +10,7 @@ from underload.request.errors import InvalidRequest
 
 # Beyond it a biased logit could leave float32. It is a force, not a nudge, long before.
 MAX_LOGIT_BIAS = 1e30
+MAX_SAMPLES = 16_384
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class SamplingParams:
         ignore_eos: go on past the model's own end-of-text tokens (for measurements).
         seed: makes the samples reproducible, whatever else is in the batch; None draws a fresh one.
         logprobs: list that many most probable tokens beside the chosen one, at each step; None lists none.
-        n: samples (independent continuations) of the prompt.
+        n: samples (independent continuations) of the prompt, `MAX_SAMPLES` at most.
 
     Raises:
         InvalidRequest: a value outside its range; the message names the value and the range.
@@ -115,8 +116,8 @@ class SamplingParams:
             self._refuse("stop", "non-empty strings (an empty one would stop at once)")
         if not (self.logprobs is None or self.logprobs >= 0):
             self._refuse("logprobs", "None or at least 0")
-        if not self.n >= 1:
-            self._refuse("n", "at least 1")
+        if not 1 <= self.n <= MAX_SAMPLES:  # each is an object before anybody can ask whether it fits
+            self._refuse("n", f"at least 1 and at most {MAX_SAMPLES:,}")
 
     def _refuse(self, name: str, wanted: str) -> NoReturn:
         raise InvalidRequest(f"{name} must be {wanted}, got {getattr(self, name)!r}")

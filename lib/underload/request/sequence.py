@@ -143,8 +143,8 @@ class Request:
         name = self.request_id
         try:
             # Of an array, too; no float passes for an id. What adds up to an int is ints already.
-            ids = self.prompt_ids if type(sum(self.prompt_ids)) is int else map(index, self.prompt_ids)
-            self.prompt_ids = list(ids)
+            given = list(self.prompt_ids)
+            self.prompt_ids = given if type(sum(given)) is int else list(map(index, given))
         except TypeError as error:
             raise InvalidRequest(
                 f"request {name!r}: a prompt is token ids, which are whole numbers: {error}"

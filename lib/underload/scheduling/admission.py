@@ -47,7 +47,10 @@ class FitsNow(Admission):
 
 
 class ReserveAll(Admission):
-    """Only what fits if every sequence grows to its limit (prompt + max_tokens): nobody is ever preempted."""
+    """Only what fits if every sequence grows to its limit (prompt + max_tokens): nobody is preempted.
+
+    But for one case: samples of a request that outgrow the pool by themselves. Where nobody runs, it is admitted.
+    """
 
     grows_only_stricter = True
 
@@ -72,8 +75,7 @@ class Watermark(Admission):
         self.share = share
 
     def admits(self, sequence: Sequence, holding: Sequences, pool: Pool) -> bool:
-        tokens = len(sequence.tokens)
-        wanted = -(-tokens // pool.block_size) - pool.cached_tokens(sequence.chain, tokens) // pool.block_size
+        wanted = pool.taken_into_use(sequence.chain, len(sequence.tokens))
         return pool.num_blocks - pool.num_used - wanted >= self.share * pool.num_blocks
 
 

@@ -19,10 +19,10 @@ from underload.scheduling.predictor import LengthPredictor, MaxTokens
 
 
 class Order(Protocol):
-    """A key for each request, asked once, when it joins the queue; `admitted` tells who has begun."""
+    """A key for each request, asked once, when it joins the queue; `admitted` tells who has begun, and its key."""
 
     def key(self, request: Request) -> float: ...
-    def admitted(self, request: Request) -> None: ...
+    def admitted(self, request: Request, key: float) -> None: ...
 
 
 class FirstCome:
@@ -31,7 +31,7 @@ class FirstCome:
     def key(self, request: Request) -> float:
         return 0.0
 
-    def admitted(self, request: Request) -> None:
+    def admitted(self, request: Request, key: float) -> None:
         pass
 
 
@@ -52,7 +52,7 @@ class ShortestFirst:
         tokens = len(request.prompt_ids) + self.predictor.predict(request)
         return tokens + self.aging * request.timeline.arrival
 
-    def admitted(self, request: Request) -> None:
+    def admitted(self, request: Request, key: float) -> None:
         pass
 
 
@@ -69,7 +69,7 @@ class Priority:
     def key(self, request: Request) -> float:
         return self.aging * request.timeline.arrival - request.priority
 
-    def admitted(self, request: Request) -> None:
+    def admitted(self, request: Request, key: float) -> None:
         pass
 
 
@@ -86,7 +86,7 @@ class Deadline:
         latest = request.timeline.arrival + self.patience
         return latest if request.deadline is None else min(request.deadline, latest)
 
-    def admitted(self, request: Request) -> None:
+    def admitted(self, request: Request, key: float) -> None:
         pass
 
 
@@ -112,18 +112,16 @@ class FairShare:
         self.predictor = predictor or MaxTokens()
         self._reached = 0.0  # the largest number that has begun
         self._ends: dict[str, float] = {}  # of what each tenant has asked for so far
-        self._keys: dict[Request, float] = {}  # of those that have not begun
 
     def key(self, request: Request) -> float:
         tenant = request.tenant
         start = max(self._reached, self._ends.get(tenant, 0.0))
         tokens = len(request.prompt_ids) + self.predictor.predict(request)
         self._ends[tenant] = start + tokens / self.weights.get(tenant, 1.0)
-        self._keys[request] = start
         return start
 
-    def admitted(self, request: Request) -> None:
-        self._reached = max(self._reached, self._keys.pop(request, 0.0))
+    def admitted(self, request: Request, key: float) -> None:
+        self._reached = max(self._reached, key)
 
 
 def _positive(name: str, value: float, unit: str = "") -> float:

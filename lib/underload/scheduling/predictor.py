@@ -9,6 +9,8 @@ from typing import Protocol
 
 from underload.request import Request, UnderloadError
 
+_MOST = 600.0  # an error of the logarithm; any length times its exponential is still a number
+
 
 class LengthPredictor(Protocol):
     """Output tokens that a request is taken to need; the same at every call for one request."""
@@ -57,4 +59,4 @@ class Noisy:
     def predict(self, request: Request) -> float:
         # A string's seed is the same in every process; the draw hangs on the request alone, not on who asked before.
         error = Random(f"{self._seed} {request.request_id}").gauss(0.0, self._sigma)
-        return max(1.0, self._oracle.predict(request) * math.exp(error))
+        return max(1.0, self._oracle.predict(request) * math.exp(min(error, _MOST)))

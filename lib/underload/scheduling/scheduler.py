@@ -58,14 +58,14 @@ class Scheduler:
         max_model_len: tokens of one sequence, prompt and output; None leaves only the pool as the limit.
         preemption: "recompute", or "swap", which falls back to recompute when the host pool is full.
         host_pool: blocks on the host for "swap".
-        reserve: for a reserving pool: the tokens to reserve for a request's sequence. One that outgrows them begins
-            again with a longer run.
+        reserve: for a reserving pool: the tokens to reserve for a request's sequence; as many as it may get when None.
+            One that outgrows them begins again with a longer run. Of no effect with a pool that reserves nothing.
         max_aborts: failed steps in a row that a request may be part of; with one more it fails itself. Before it comes
             to that, those under suspicion are let into steps one at a time, so that others do not fail with it.
 
     Raises:
-        UnderloadError: a limit below 1 (`max_aborts`: below 0), a way of preempting that does not exist, or "swap"
-            without a host pool.
+        UnderloadError: a limit below 1 (`max_aborts`: below 0) or of parts of a token, a way of preempting that does
+            not exist, or "swap" without a host pool.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class Scheduler:
             ("max_num_batched_tokens", max_num_batched_tokens),
             ("max_model_len", 1 if max_model_len is None else max_model_len),
         ):
-            if value < 1:
-                raise UnderloadError(f"{name} must be at least 1, got {value}")
+            if not isinstance(value, Integral) or value < 1:
+                raise UnderloadError(f"{name} must be a whole number of at least 1, got {value!r}")
         if preemption not in ("recompute", "swap"):
             raise UnderloadError(f"preemption must be 'recompute' or 'swap', got {preemption!r}")
         if preemption == "swap" and host_pool is None:
             raise UnderloadError("preemption='swap' needs a host_pool to swap to; HostPool(0) has room for nothing")
-        if max_aborts < 0:
-            raise UnderloadError(f"max_aborts must be at least 0, got {max_aborts}")
+        if not isinstance(max_aborts, Integral) or max_aborts < 0:
+            raise UnderloadError(f"max_aborts must be a whole number of at least 0, got {max_aborts!r}")
         self.pool = pool
         self.names_blocks = getattr(pool, "prefix_caching", True)  # a reader's own pool need not say
         self.batching = batching or Continuous()
@@ -111,7 +111,7 @@ class Scheduler:
         self.host_pool = host_pool if preemption == "swap" else None
         self.max_aborts = max_aborts
         self.suspicious = max(1, max_aborts - 1)  # failed steps after which a request shares none with another such
-        self._reserve = reserve
+        self._reserve = (reserve or self._most) if getattr(pool, "reserves", False) else None
         self.requests: dict[str, Request] = {}  # live, by id
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -155,8 +155,7 @@ class Scheduler:
                 f"request {name!r} asks for n = {len(request.sequences)} samples, and at most "
                 f"max_num_seqs = {self.max_num_seqs} sequences run at once; ask for fewer"
             )
-        # The last token is never fed back, so it needs no place.
-        most = max(self._limit(request) - 1, self._reserve(request) if self._reserve else 0)
+        most = max(self._most(request), self._reserve(request) if self._reserve else 0)
         if most > self.pool.num_blocks * self.pool.block_size:
             raise InvalidRequest(
                 f"request {name!r} can need {most} tokens of cache (prompt {prompt}, max_tokens "
@@ -164,7 +163,7 @@ class Scheduler:
                 f"({self.pool.num_blocks} blocks of {self.pool.block_size}): lower max_tokens, shorten the prompt, or "
                 "make the pool larger"
             )
-        if why := self.batching.refuses(request, max(self._limit(request) - 1, 1), self.max_num_batched_tokens):
+        if why := self.batching.refuses(request, self._most(request), self.max_num_batched_tokens):
             raise InvalidRequest(f"request {name!r}: {why}")
 
     def add(self, request: Request) -> None:
@@ -175,12 +174,7 @@ class Scheduler:
         """
         self.check(request)
         refusal = self.shedding.refuses(request, len(self.waiting))
-        key = 0.0 if refusal else self.order.key(request)
-        self.requests[request.request_id] = request
-        for sequence in request.sequences:
-            sequence.max_len = self._limit(request)
-            self._order[sequence] = (key, self._arrivals)
-            self._arrivals += 1
+        self._take_in(request, 0.0 if refusal else self.order.key(request))
         if refusal:
             timeline = request.timeline
             self._refuse(request, refusal, timeline.arrival if timeline.queued is None else timeline.queued)
@@ -188,6 +182,14 @@ class Scheduler:
         if (latest := self.shedding.expires(request)) < inf:
             heapq.heappush(self._expiring, (latest, self._arrivals, request))
         self._wait(request.sequences[0])
+
+    def pass_by(self, request: Request, now: float) -> None:
+        """Take a request that was checked, and cancelled before it came: it is finished at once, and no policy hears of
+        it."""
+        self._take_in(request, 0.0)
+        request.cancelled = True
+        for sequence in request.sequences:
+            self._finish(sequence, FinishReason.CANCELLED, now)
 
     def cancel(self, request_id: str) -> bool:
         """Mark a request; its blocks come back with the next `schedule` or `commit`. Whether it was live."""
@@ -259,9 +261,9 @@ class Scheduler:
                 if (length - 1) % size:
                     if not pool.ready(sequence.table, length - 1):
                         return
-                elif self._reserve is None or pool.can_append(sequence.table, length):
+                elif self._reserve is None:
                     opening += 1
-                else:
+                elif not self._owes_nothing(sequence) or not pool.can_append(sequence.table, length):
                     return
             carried.append(sequence)
         if opening > pool.num_free + pool.num_cached or not self.batching.carries(len(carried), len(running)):
@@ -303,7 +305,7 @@ class Scheduler:
         if request.timeline.scheduled is None:
             request.timeline.scheduled = now
             request.timeline.cached_tokens = cached
-            self.order.admitted(request)
+            self.order.admitted(request, self._order[sequence][0])
         if sequence.host_tokens > cached:
             first, last = table.num_hashed, len(sequence.host_blocks)
             plan.swap_in += zip(sequence.host_blocks[first:last], table.blocks[first:last])
@@ -328,11 +330,13 @@ class Scheduler:
         self._let_go(request)
         self._drop_leaving(now)
 
-    def choose_victim(self, sequence: Sequence) -> Sequence | None:
+    def choose_victim(self, sequence: Sequence, plan: Plan) -> Sequence | None:
         """Who makes room for `sequence`, perhaps itself; None where all who run are in plans."""
         if self._reserve is not None:
             return sequence  # what others give back does not lengthen a run
-        free = (one for one in reversed(self.running) if one.num_scheduled == one.num_computed)
+        # Nor is it one that this plan admits, for no token yet: copies may be on their way into its blocks.
+        named = set(plan.admitted)
+        free = (one for one in reversed(self.running) if one.num_scheduled == one.num_computed and one not in named)
         return self.victim.choose(free, self.pool)
 
     def preempt(self, sequence: Sequence, plan: Plan, now: float) -> None:
@@ -386,6 +390,22 @@ class Scheduler:
         place = bisect_left(queue, self._order[sequence], key=self._place)
         if place < len(queue) and queue[place] is sequence:
             del queue[place]
+
+    def _take_in(self, request: Request, key: float) -> None:
+        self.requests[request.request_id] = request
+        for sequence in request.sequences:
+            sequence.max_len = self._limit(request)
+            self._order[sequence] = (key, self._arrivals)
+            self._arrivals += 1
+
+    def _owes_nothing(self, sequence: Sequence) -> bool:
+        """Of a reserving pool: whether nothing has to be copied into the run before it is written to."""
+        assert sequence.table is not None
+        return self.pool.ready(sequence.table, len(sequence.tokens) - 2)
+
+    def _most(self, request: Request) -> int:
+        """Tokens that a sequence of the request has in the cache at most: the last is never fed back."""
+        return max(self._limit(request) - 1, 1)
 
     def _limit(self, request: Request) -> int:
         """Tokens that a sequence of the request has at most."""
@@ -467,6 +487,8 @@ class Scheduler:
             if computed >= sequence.own_until and computed % size and not pool.ready(sequence.table, computed):
                 return None  # a copy is owed
             if self._reserve is not None:  # one that outgrows its run begins again, in a step of its own
+                if computed >= sequence.own_until and not self._owes_nothing(sequence):
+                    return None
                 most = min(most, len(pool.granted(sequence.table)) * size - computed)
             if names_blocks and sequence.table.num_hashed != computed // size:
                 return None  # blocks that came back from the host, say, become known in the next step

@@ -222,7 +222,7 @@ class Step:
                 pool.append(table, stop)
                 copies = pool.write(table, sequence.num_scheduled, stop)
             except OutOfBlocks:
-                victim = scheduler.choose_victim(sequence)
+                victim = scheduler.choose_victim(sequence, plan)
                 if victim is not None:
                     self.preempted = True
                     scheduler.preempt(victim, plan, self.now)

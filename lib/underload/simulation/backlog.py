@@ -72,12 +72,17 @@ def serve_backlog(
         look_every: steps from one look at the memory to the next.
 
     Raises:
-        UnderloadError: no request, one beyond `max_model_len`, or a queue that is empty before the averages begin.
+        UnderloadError: no request, one beyond `max_model_len`, a `settle` outside [0, 1), a `look_every` below 1, or a
+            queue that is empty before the averages begin.
     """
     if not requests or not all(p >= 1 <= m and p + m <= max_model_len for p, m in requests):
         raise UnderloadError(
             f"{len(requests)} requests; give at least one, each with a prompt and an answer of at least 1 token and at "
             f"most max_model_len = {max_model_len} in all"
+        )
+    if not 0 <= settle < 1 or look_every < 1:
+        raise UnderloadError(
+            f"settle must be at least 0 and below 1, and look_every at least 1 step, got {settle} and {look_every}"
         )
     outputs = {str(place): output for place, (_, output) in enumerate(requests)}
 

@@ -114,7 +114,6 @@ class Front:
         self._decisions.sort()
         self.queue.at_each([request.arrival for request in first], lambda i: self._first(first[i]))
         self.queue.run()
-        left = [request for request in self._plan if request.index not in self.ended_calls]
         if live := [server for server in self.servers if server.inside]:
             raise UnderloadError(
                 f"replica {live[0].index} holds {live[0].inside} requests that it never answers; the simulator is "
@@ -130,7 +129,7 @@ class Front:
         fleet = None
         if self.fleet is not None:
             fleet = self.fleet.run(max((call.ended for call in calls if call.ended is not None), default=0.0))
-        return ClusterRun(calls, self.all_attempts, ran, self._plan, len(left), fleet)
+        return ClusterRun(calls, self.all_attempts, ran, self._plan, fleet)
 
     def decide_at(self, instant: float, action: Any, *args: object) -> None:
         """Call `action(*args)` at an instant (s) at which replicas must have stopped to look."""
@@ -311,7 +310,6 @@ class ClusterRun:
     calls: in its order, leaves under the call that they are part of.
     attempts: every copy, in the order in which they were sent.
     replicas: in their order.
-    unsent: turns of conversations whose answer before never came.
     fleet: how many replicas there were, and when; None where all were on all the time.
     """
 
@@ -319,7 +317,6 @@ class ClusterRun:
     attempts: list[Attempt] = field(repr=False)
     replicas: list[ReplicaRun] = field(repr=False)
     planned: list[Planned] = field(repr=False)
-    unsent: int = 0
     fleet: FleetRun | None = None
 
     @property

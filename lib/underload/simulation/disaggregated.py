@@ -102,14 +102,12 @@ class DisaggregatedRun:
     calls: in its order.
     prefill, decode: what the replicas of each pool did.
     transfers: in the order in which the prompts were computed; answers of one token need none.
-    unsent: turns of conversations whose answer before never came.
     """
 
     calls: list[Call] = field(repr=False)
     prefill: list[ReplicaRun] = field(repr=False)
     decode: list[ReplicaRun] = field(repr=False)
     transfers: list[Transfer] = field(repr=False)
-    unsent: int = 0
 
     @property
     def timelines(self) -> list[Timeline]:
@@ -167,9 +165,7 @@ def simulate_disaggregated(
     handover = _Handover(link, range(len(prefill)), range(len(prefill), len(replicas)))
     router = _PoolRouter(handover, prefill_router or JoinShortestQueue(), decode_router or JoinShortestQueue())
     run = Front(requests, replicas, router, handover, None, patience, ids, seed, None).run()
-    return DisaggregatedRun(
-        run.calls, run.replicas[: len(prefill)], run.replicas[len(prefill) :], handover.told(), run.unsent
-    )
+    return DisaggregatedRun(run.calls, run.replicas[: len(prefill)], run.replicas[len(prefill) :], handover.told())
 
 
 class _PrefillReplica(EngineReplica):

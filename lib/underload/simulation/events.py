@@ -95,7 +95,8 @@ class EventQueue(VirtualClock):
         return event
 
     def at_each(self, times: ArrayLike, action: Callable[[int], object]) -> None:
-        """Call `action(i)` at `times[i]` for every i; ascending, in s. Only the next one of them is held.
+        """Call `action(i)` at `times[i]` for every i; ascending, in s. As so many calls of `at` now, but only the next
+        one of them is held.
 
         Raises:
             UnderloadError: times that are not one row of ascending numbers, or begin in the past; an action that cannot
@@ -113,13 +114,19 @@ class EventQueue(VirtualClock):
         if not ordered:
             return
         last = len(ordered) - 1
+        if ordered[0] < self._now:
+            raise self._refusal(ordered[0], action)
+        # Their places among the events of an instant are taken now: of two that come at once, the second would else
+        # come behind what the first has led to.
+        first = self._serial + 1
+        self._serial += len(ordered)
 
         def step(i: int) -> None:
             if i < last:
-                self.at(ordered[i + 1], step, i + 1)
+                heappush(self._heap, [ordered[i + 1], first + i + 1, step, (i + 1,)])
             action(i)
 
-        self.at(ordered[0], step, 0)
+        heappush(self._heap, [ordered[0], first, step, (0,)])
 
     def cancel(self, event: Event) -> bool:
         """Take an event back. False, and no effect, when it has run or was cancelled before.

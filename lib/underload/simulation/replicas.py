@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -108,7 +109,6 @@ class Server(ABC):
         self.index = index
         self.inside = 0  # copies sent here that are not back
         self.waiting = 0  # those of them that have not started
-        self.kv_used = 0.0  # after its last step
         self.down = False
         self.steps: list[StepRecord] = []
         self.attempts = 0  # sent here
@@ -129,6 +129,11 @@ class Server(ABC):
     @abstractmethod
     def busy(self) -> float:
         """s in which something was served, added up over servers."""
+
+    @property
+    def kv_used(self) -> float:
+        """The share of its blocks in use after its last step; 0 at a station."""
+        return 0.0
 
     def enter(self, attempt: Attempt) -> None:
         """A copy comes."""
@@ -264,7 +269,7 @@ class EngineServer(Server):
     def boot(self) -> None:
         """A fresh engine, that knows nobody."""
         self._plan(math.inf)
-        self.kv_used = 0.0
+        self._booted = len(self.steps)  # those before are another engine's
         scheduler = (
             self.replica.scheduler() if self.replica.scheduler is not None else Scheduler(BlockPool(100_000, 16))
         )
@@ -279,6 +284,20 @@ class EngineServer(Server):
     @property
     def busy(self) -> float:
         return math.fsum(step.duration for step in self.steps)
+
+    @property
+    def kv_used(self) -> float:
+        # A step's record is there when it begins, and those of joined steps are all there when the first begins: the
+        # last that is over is the one before that which runs, or the last of all.
+        over = bisect_left(self.steps, self.front.now, lo=self._booted, key=_start)
+        if self.engine.clock.now() > self.front.now or over < len(self.steps):
+            begins = over < len(self.steps) and self.steps[over].start == self.front.now
+            over -= not begins
+        if over <= self._booted:
+            return 0.0
+        last = self.steps[over - 1]
+        blocks = last.blocks_used + last.blocks_free + last.blocks_cached
+        return last.blocks_used / blocks if blocks else 0.0
 
     @property
     def waits(self) -> bool:
@@ -347,6 +366,11 @@ class EngineServer(Server):
         self._event = None
         engine, front = self.engine, self.front
         engine.clock.wait(front.now)
+        # Whoever was turned away during the last step is told before anybody looks how far the next ones may go: who
+        # is told may come again.
+        engine.take_finished()
+        self._deliver(front.now)
+        self._plan(math.inf)
         engine.horizon = front.horizon()
         engine.more_to_come = front.more_to_come
         began = len(self.steps)
@@ -367,9 +391,6 @@ class EngineServer(Server):
     def _ended(self, firsts: list[Attempt]) -> None:
         self._in_step = False
         self._event = None
-        last = self.steps[-1]
-        blocks = last.blocks_used + last.blocks_free + last.blocks_cached
-        self.kv_used = last.blocks_used / blocks if blocks else 0.0
         for attempt in firsts:
             self.front.first_token(attempt)
         self._deliver(self.front.now)
@@ -399,6 +420,10 @@ class EngineServer(Server):
 
     def attempt_of(self, request: Request) -> Attempt | None:
         return self._inside.get(request.request_id)
+
+
+def _start(step: StepRecord) -> float:
+    return step.start
 
 
 class _Watched(CostModelExecutor):

@@ -16,6 +16,7 @@ and in files of their own `RooflineStepTime`, `TableStepTime`, `FittedStepTime`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -75,8 +76,8 @@ class LinearStepTime:
 
     def __post_init__(self) -> None:
         terms = (self.overhead, self.per_token, self.per_context_token)
-        if min(terms) < 0 or not sum(terms) > 0:
-            raise UnderloadError(f"a step takes some time and no term of it is negative, got {terms} s")
+        if min(terms) < 0 or not 0 < sum(terms) < math.inf:
+            raise UnderloadError(f"a step takes some time, with an end, and no term of it is negative, got {terms} s")
 
     def __call__(self, step: StepSize) -> float:
         return self._seconds(tokens_of(step), step.context_tokens)
@@ -108,8 +109,8 @@ class OverlapStepTime:
 
     def __post_init__(self) -> None:
         terms = (self.base, self.per_context, self.per_token)
-        if min(terms) < 0 or not sum(terms) > 0:
-            raise UnderloadError(f"a step takes some time and no term of it is negative, got {terms} s")
+        if min(terms) < 0 or not 0 < sum(terms) < math.inf:
+            raise UnderloadError(f"a step takes some time, with an end, and no term of it is negative, got {terms} s")
         if not 0 <= self.overlap <= 1:
             raise UnderloadError(
                 f"overlap is the share of the shorter part that shows, from 0 to 1, got {self.overlap}"
