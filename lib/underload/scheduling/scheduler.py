@@ -90,14 +90,12 @@ class Scheduler:
             ("max_num_batched_tokens", max_num_batched_tokens),
             ("max_model_len", 1 if max_model_len is None else max_model_len),
         ):
-            if not isinstance(value, Integral) or value < 1:
-                raise UnderloadError(f"{name} must be a whole number of at least 1, got {value!r}")
+            _require_count(name, value, 1)
         if preemption not in ("recompute", "swap"):
             raise UnderloadError(f"preemption must be 'recompute' or 'swap', got {preemption!r}")
         if preemption == "swap" and host_pool is None:
             raise UnderloadError("preemption='swap' needs a host_pool to swap to; HostPool(0) has room for nothing")
-        if not isinstance(max_aborts, Integral) or max_aborts < 0:
-            raise UnderloadError(f"max_aborts must be a whole number of at least 0, got {max_aborts!r}")
+        _require_count("max_aborts", max_aborts, 0)
         self.pool = pool
         self.names_blocks = getattr(pool, "prefix_caching", True)  # a reader's own pool need not say
         self.batching = batching or Continuous()
@@ -734,6 +732,11 @@ class Scheduler:
             self._wait(sequence)
         for sequence in plan.left:
             self._drop_host(sequence)
+
+
+def _require_count(name: str, value: object, least: int) -> None:
+    if not isinstance(value, Integral) or int(value) < least:
+        raise UnderloadError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def _require_id(token_id: object, plan: Plan) -> None:
