@@ -7,7 +7,7 @@ from typing import Any
 from underload.metrics import latency
 from underload.metrics.percentiles import mean, percentile, percentile_interval, present, samples_needed
 from underload.metrics.slo import Slo, attainment, goodput
-from underload.metrics.throughput import Window, request_throughput, span, throughput
+from underload.metrics.throughput import Window, checked, request_throughput, span, throughput
 from underload.request.records import Timeline
 
 PERCENTILES = (50, 95, 99)
@@ -39,10 +39,10 @@ class Distribution:
 class Summary:
     """What a run comes to. Latencies are those of the requests that succeeded; the failures are counted beside them."""
 
-    requests: int
-    failed: int
+    requests: int  # all that were given, whenever they came or ended
+    failed: int  # of them
     window: Window | None
-    output_tokens: int
+    output_tokens: int  # handed over in the window
     throughput: float | None  # tokens/s
     request_throughput: float | None  # requests/s
     latencies: dict[str, Distribution]  # seconds
@@ -106,10 +106,11 @@ def summary(run: Any, *, slo: Slo | None = None, window: Window | None = None) -
     Args:
         run: timelines, or anything with `completions` that each have a `timeline` (what `generate` returns).
         slo: adds goodput and attainment.
-        window: counts tokens and requests in [start, end) only; the latencies are of all requests given.
+        window: what is counted by instants is counted in [start, end) only: output tokens, throughputs and goodput.
+            `requests`, `failed`, the attainment and the latencies are of all requests given.
 
     Raises:
-        UnderloadError: a timeline that runs backwards.
+        UnderloadError: a timeline that runs backwards, or a window that is none.
     """
     timelines: list[Timeline] = [c.timeline for c in run.completions] if hasattr(run, "completions") else list(run)
     for timeline in timelines:
@@ -119,7 +120,7 @@ def summary(run: Any, *, slo: Slo | None = None, window: Window | None = None) -
         requests=len(timelines),
         failed=len(timelines) - len(good),
         window=window or span(timelines),
-        output_tokens=sum(timeline.output_tokens for timeline in timelines),
+        output_tokens=_tokens(timelines, window),
         throughput=throughput(timelines, window),
         request_throughput=request_throughput(timelines, window),
         latencies={
@@ -134,6 +135,13 @@ def summary(run: Any, *, slo: Slo | None = None, window: Window | None = None) -
         goodput=goodput(timelines, slo, window) if slo else None,
         attainment=attainment(timelines, slo) if slo else None,
     )
+
+
+def _tokens(timelines: list[Timeline], window: Window | None) -> int:
+    if window is None:
+        return sum(timeline.output_tokens for timeline in timelines)
+    start, end = checked(window)
+    return sum(start <= instant < end for timeline in timelines for instant in timeline.token_times)
 
 
 def _time(seconds: float | None) -> str:
