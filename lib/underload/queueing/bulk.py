@@ -477,6 +477,15 @@ class BulkWait(Wait):
     def size(self) -> int:
         return self.times.size - 1
 
+    @property
+    def prob_full(self) -> float:
+        """P(B or more wait at the end of a service)."""
+        known = self.left
+        if self.ratio >= 1:
+            return 1.0
+        beyond = float(known[-1]) * self.ratio ** max(self.size - known.size + 1, 1) / (1 - self.ratio)
+        return min(1.0, float(known[self.size :].sum()) + beyond)
+
     def starts(self, count: int) -> Array:
         """P(a full batch is taken and n stay behind), n = 0 … count - 1, for each service."""
         size, known = self.size, self.left

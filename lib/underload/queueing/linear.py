@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 from underload.queueing import arguments
 from underload.queueing.bulk import BatchMeasures, BulkWait, bulk_service
@@ -37,18 +38,22 @@ class LinearBatch(StepLine):
     def smallest_stable_batch(self, arrival_rate: float) -> float:
         """The smallest B that keeps up: the first whole number above arrival_rate o / (1 - arrival_rate t).
 
-        Infinite where arrival_rate t >= 1: then no batch does.
+        Infinite where arrival_rate t >= 1: then no batch does. A quotient that is a whole number but for the rounding
+        of its three doubles counts as one.
 
         Raises:
             UnderloadError: a negative arrival rate.
         """
         rate = arguments.at_least_zero("arrival_rate", arrival_rate, "1/s")
-        if rate * self.t >= 1:
+        spare = 1 - Fraction(rate) * Fraction(self.t)
+        if spare <= 0:
             return math.inf
-        size = max(1, math.floor(rate * self.o / (1 - rate * self.t)))
-        while rate * self.step_time(size) >= size:  # rounding, and equality, which is not stable
-            size += 1
-        return size
+        bound = Fraction(rate) * Fraction(self.o) / spare
+        size = math.floor(bound) + 1
+        # What rounding can have moved the bound by, unless that is more than a step: next to 1/t nothing is a whole
+        # number for certain.
+        rounding = bound / spare / 2**51
+        return size + 1 if size - bound <= rounding < 1 else size
 
     def measures(self, arrival_rate: float, *, batch_size: int, kind: str = "greedy") -> BatchMeasures:
         """`bulk_service` with this line."""
@@ -69,7 +74,9 @@ class LinearBatch(StepLine):
         Of sizes that agree to 1e-9 it is the smallest. Compare the time with the SLO: if it is longer, no batch size
         meets it at this arrival rate. Every size that could win is tried. A larger one cannot once filling and serving
         it takes longer than the best so far ("full"), or once the cap is met too seldom to matter ("greedy", where the
-        sizes past it are all the same). A percentile under "greedy" takes seconds, all else milliseconds.
+        sizes past it are all the same). A size takes milliseconds; under "greedy" hundredths of a second where batches
+        are of hundreds, and a percentile ten times as long: next to the highest load, with hundreds of sizes to try,
+        minutes. A smaller `largest` takes less.
 
         Raises:
             UnderloadError: no batch size up to `largest` is stable at this arrival rate, or another kind than "greedy"
@@ -127,8 +134,10 @@ class LinearBatch(StepLine):
             tried = [
                 ceiling * share for share in (0.99, 0.97, 0.95, 0.9, *(x / 20 for x in range(17, 0, -1)), 0.02, 0.01)
             ]
-            meets = next((rate for rate in tried if not misses(rate)), None)
-            if meets is None:
+            meets = next((rate for rate in tried if not misses(rate)), None) or self._quickest(
+                [high, *tried, ceiling * 1e-3], size, percentile
+            )
+            if misses(meets):
                 return 0.0
             low = meets
         elif misses(ceiling * 1e-9):
@@ -140,6 +149,19 @@ class LinearBatch(StepLine):
             return 1 / slo - 1 / self.latency(rate, batch_size=size, kind=kind, percentile=percentile)
 
         return float(brentq(spare, low or ceiling * 1e-9, high, xtol=1e-11 * high, rtol=1e-11))
+
+    def _quickest(self, rates: list[float], size: int, percentile: float | None) -> float:
+        """The rate between the second and the last but one of these, which descend, at which full batches answer
+        soonest."""
+        from scipy.optimize import minimize_scalar
+
+        def time(rate: float) -> float:
+            return self.latency(rate, batch_size=size, kind="full", percentile=percentile)
+
+        best = min(range(1, len(rates) - 1), key=lambda place: time(rates[place]))
+        within = (rates[best + 1], rates[best - 1])
+        found = minimize_scalar(time, bounds=within, method="bounded", options={"xatol": 1e-9 * within[1]})
+        return float(found.x)
 
 
 def linear_batch(*, overhead: float, per_item: float) -> LinearBatch:
@@ -164,4 +186,4 @@ def linear_batch(*, overhead: float, per_item: float) -> LinearBatch:
 
 def _seldom(found: BatchMeasures) -> bool:
     """Whether the batches reach their cap too seldom for a larger one to change any figure."""
-    return isinstance(found.wait, BulkWait) and float(found.wait.starts(1)[0]) < 1e-10
+    return isinstance(found.wait, BulkWait) and found.wait.prob_full < 1e-10

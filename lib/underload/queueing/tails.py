@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -167,7 +168,33 @@ class Hedged:
         Raises:
             UnderloadError: q below 0, or not below 100.
         """
-        return invert(self.tail, arguments.level(q), self.law.mean)
+        share = arguments.level(q)
+        few = share * (1 + 1e-12)  # a share of measured values is a quotient, and may be rounded up
+        first_atoms, second_atoms = self.law.atoms(), self.backup.atoms()
+        if first_atoms is None and second_atoms is None:
+            return invert(self.tail, share, self.law.mean)
+        # The tail falls in steps, here at least: where it does, no root finder would meet the step.
+        steps = [np.array([0.0, self.delay])]
+        if first_atoms is not None:
+            steps.append(first_atoms[0])
+        if second_atoms is not None:
+            later = self.delay + second_atoms[0]
+            # `tail` takes the delay off again, and must not find itself before the step.
+            steps.append(np.where(later - self.delay < second_atoms[0], np.nextafter(later, np.inf), later))
+        places = np.unique(np.concatenate(steps))
+        first = bisect_left(places, True, key=lambda t: self.tail(float(t)) <= few)
+        high = float(places[first]) if first < places.size else math.inf
+        stepwise = first_atoms is not None and second_atoms is not None
+        if first == 0 or stepwise or (high < math.inf and self.tail(math.nextafter(high, 0)) > few):
+            return high
+        low = float(places[first - 1])
+        if math.isinf(high):
+            high = 2 * low + self.law.mean
+            while self.tail(high) > few:
+                low, high = high, 2 * high
+        while high - low > 1e-15 * high and low < (middle := (low + high) / 2) < high:
+            low, high = (low, middle) if self.tail(middle) <= few else (middle, high)
+        return high
 
     def as_dict(self) -> dict[str, Any]:
         """The figures by name, as for JSON."""
