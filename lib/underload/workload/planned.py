@@ -21,6 +21,13 @@ def _is_count(value: object, least: int) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= MOST
 
 
+def _text(value: Any) -> str:
+    """Text that can be written again: half a surrogate pair, which JSON lets through, cannot."""
+    text = str(value)
+    text.encode()
+    return text
+
+
 def _count(value: Any) -> int:
     """A whole number; 12.0 is one, 12.5 and true are not."""
     if isinstance(value, bool) or value != int(value):
@@ -115,22 +122,22 @@ class Planned:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for a line of JSON; what has its default is left out, and so are the sampling wishes."""
         row: dict[str, Any] = {
-            "arrival": self.arrival,
-            "prompt_tokens": self.prompt_tokens,
-            "output_tokens": self.output_tokens,
+            "arrival": float(self.arrival),
+            "prompt_tokens": int(self.prompt_tokens),  # arrays' numbers are none to JSON
+            "output_tokens": int(self.output_tokens),
         }
         if self.tenant:
             row["tenant"] = self.tenant
         if self.session is not None:
-            row |= {"session": self.session, "turn": self.turn}
+            row |= {"session": self.session, "turn": int(self.turn)}
         if self.think is not None:
-            row["think"] = self.think
+            row["think"] = float(self.think)
         if self.segments:
-            row["segments"] = [list(segment) for segment in self.segments]
+            row["segments"] = [[name, int(tokens)] for name, tokens in self.segments]
         if self.priority:
-            row["priority"] = self.priority
+            row["priority"] = float(self.priority)
         if self.deadline is not None:
-            row["deadline"] = self.deadline
+            row["deadline"] = float(self.deadline)
         return row
 
     @classmethod
@@ -145,11 +152,11 @@ class Planned:
             prompt_tokens=_count(row["prompt_tokens"]),
             output_tokens=_count(row["output_tokens"]),
             index=index,
-            tenant=str(row.get("tenant", "")),
-            session=None if row.get("session") is None else str(row["session"]),
+            tenant=_text(row.get("tenant", "")),
+            session=None if row.get("session") is None else _text(row["session"]),
             turn=_count(row.get("turn", 0)),
             think=None if row.get("think") is None else float(row["think"]),
-            segments=tuple(Segment(str(name), _count(tokens)) for name, tokens in row.get("segments", ())),
+            segments=tuple(Segment(_text(name), _count(tokens)) for name, tokens in row.get("segments", ())),
             priority=float(row.get("priority", 0.0)),
             deadline=None if row.get("deadline") is None else float(row["deadline"]),
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from underload.queueing import arguments
 from underload.request import UnderloadError
 from underload.workload.lengths import GeometricTokens, Lengths, LognormalTokens
 from underload.workload.mix import Workload
@@ -88,14 +89,31 @@ def load_trace(name: str | Path, *, skip_bad: bool = False, most: int | None = N
     """
     text = str(name)
     if text.startswith("synthetic:"):
-        return synthetic(text.removeprefix("synthetic:"))
+        return _first(synthetic(text.removeprefix("synthetic:")), most)
     try:
         path = find_trace(name)
     except UnderloadError:
         if stand_in and text in PUBLIC:
-            return synthetic(text)
+            return _first(synthetic(text), most)
         raise
     return read_trace(path, skip_bad=skip_bad, most=most)
+
+
+def _first(trace: Trace, most: int | None) -> Trace:
+    """The first `most` rows of a trace, as reading a file would have stopped there."""
+    if most is None or len(trace) <= arguments.whole("most", most, least=1, most=10**12):
+        return trace
+    return replace(
+        trace,
+        instants=None if trace.instants is None else trace.instants[:most],
+        prompt_tokens=trace.prompt_tokens[:most],
+        output_tokens=trace.output_tokens[:most],
+        failed=trace.failed[:most],
+        labels=trace.labels[:most],
+        segments=trace.segments and trace.segments[:most],
+        sessions=trace.sessions and trace.sessions[:most],
+        oddities=(*trace.oddities, f"only the first {most} rows were read"),
+    )
 
 
 def synthetic(name: str, seed: int = 0) -> Trace:

@@ -22,8 +22,9 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -42,6 +43,7 @@ TOLD = 5  # malformed rows named in a message
 # Characters of a line, and of a file that is one object: more is no trace, and would be read into memory all at once.
 LONGEST_LINE, LONGEST_OBJECT = 1 << 24, 1 << 28
 MOONCAKE_BLOCK = 512
+LONGEST_ANSWER = 10_000_000  # tokens, each of which gets an instant
 
 
 @contextmanager
@@ -180,17 +182,37 @@ def _cells(line: str) -> list[str]:
 
 
 def _table_rows(text: TextIO) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table, each with its line.
+    """The rows of a table, each with its line. No format here has values of several lines: where a quote that is
+    never closed joins some, each is taken by itself.
 
     Raises:
         UnderloadError: one that is none.
     """
-    reader = csv.reader(_lines(text))
-    try:
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise UnderloadError(f"line {reader.line_num}: {error}; mend the file") from error
+    lines = _lines(text)
+    number, joined = 0, list[str]()
+
+    def given() -> Iterator[str]:
+        for line in lines:
+            joined.append(line)
+            yield line
+
+    while True:
+        try:
+            for row in csv.reader(given()):
+                if len(joined) > 1:
+                    break
+                number += 1
+                joined.clear()
+                yield number, row
+            else:
+                return
+        except csv.Error as error:
+            if len(joined) < 2:
+                raise UnderloadError(f"line {number + 1}: {error}; mend the file") from error
+        for line in joined:
+            number += 1
+            yield number, _cells(line)
+        joined.clear()
 
 
 def _first_line(text: TextIO) -> str:
@@ -208,24 +230,28 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text  # which Python's own numbers may have, and no table's
 
 
-def _table(text: TextIO) -> Iterator[tuple[int, Mapping[str, str]]]:
-    reader = csv.DictReader(_lines(text))
-    try:
-        if reader.fieldnames is not None:
-            reader.fieldnames = [name.strip() for name in reader.fieldnames]
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise UnderloadError(f"line {reader.line_num}: {error}; mend the file") from error
+def _table(text: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    rows = _table_rows(text)
+    names = _header(rows)
+    for line, row in rows:
+        if row:
+            yield line, dict(zip(names, [*row, *[None] * (len(names) - len(row))]))
+
+
+def _header(rows: Iterable[tuple[int, list[str]]]) -> list[str]:
+    """The first row that is not blank."""
+    return next((named for _, row in rows if any(named := [name.strip() for name in row])), [])
 
 
 def _count(value: Any) -> int:
     """A whole number from 0; text like "12.0" is one."""
     if value is None:
         raise ValueError("a value is missing")
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+        raise ValueError(f"{value!r:.40} is no number")
     number = float(value)
     if not 0 <= number < 2**53 or number != int(number):  # NaN fails the first
         raise ValueError(f"{value!r} is no count of tokens")
@@ -316,14 +342,12 @@ def _azure(path: Path, table: Iterable[tuple[int, Mapping[str, str]]], rows: _Ro
 
 
 def _burstgpt(path: Path, table: Iterable[tuple[int, Mapping[str, str]]], rows: _Rows) -> Trace:
-    def parse(row: Mapping[str, str]) -> tuple[float, str, int, int, str | None]:
-        session = row.get("Session ID") or None
+    def parse(row: Mapping[str, str]) -> tuple[float, str, int, int]:
         return (
             _time(row["Timestamp"]),
             row["Model"].strip(),
             _count(row["Request tokens"]),
             _count(row["Response tokens"]),
-            session,
         )
 
     found = rows.parse(table, parse)
@@ -394,6 +418,8 @@ def _json(path: Path, text: TextIO, first: str, rows: _Rows) -> Record:
         head = json.loads(first)
     except (ValueError, RecursionError):
         head = None  # an object over several lines, or a broken first row: told apart below
+        if first != "{":
+            head = _first_object(text)
     if isinstance(head, dict) and not any(isinstance(value, dict) for value in head.values()):
         for wanted, read in _JSON.items():
             if set(wanted) <= set(head):
@@ -406,11 +432,26 @@ def _json(path: Path, text: TextIO, first: str, rows: _Rows) -> Record:
     )
 
 
+def _first_object(text: TextIO) -> dict[str, Any] | None:
+    """The first line, of some, that is an object by itself: what the format is told from where the first is broken."""
+    found = None
+    for line in islice(_lines(text), 100):
+        with suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            if isinstance(row, dict):
+                found = row
+                break
+    text.seek(0)
+    return found
+
+
 def _mooncake(path: Path, lines: Iterable[tuple[int, str]], rows: _Rows) -> Trace:
     def parse(line: str) -> tuple[float, int, int, tuple[Segment, ...]]:
         row = json.loads(line)
         prompt, output = _count(row["input_length"]), _count(row["output_length"])
         hashes = row["hash_ids"]
+        if not isinstance(hashes, list) or not all(type(name) is int for name in hashes):
+            raise ValueError(f"hash_ids are whole numbers in a list, got {hashes!r:.40}")
         if len(hashes) != -(-prompt // MOONCAKE_BLOCK):
             raise ValueError(f"{len(hashes)} hashes for {prompt} tokens in blocks of {MOONCAKE_BLOCK}")
         full, rest = divmod(prompt, MOONCAKE_BLOCK)
@@ -419,7 +460,7 @@ def _mooncake(path: Path, lines: Iterable[tuple[int, str]], rows: _Rows) -> Trac
             _time(row["timestamp"]) / 1000,
             prompt,
             output,
-            tuple(Segment(f"b{int(name)}", size) for name, size in zip(hashes, sizes)),
+            tuple(Segment(f"b{name}", size) for name, size in zip(hashes, sizes)),
         )
 
     found = rows.parse(lines, parse)
@@ -446,6 +487,8 @@ def _vllm(path: Path, lines: Iterable[tuple[int, str]], rows: _Rows) -> Measured
         prompt, output = _count(row["input_toks"]), _count(row["output_toks"])
         if not prompt or not output:
             raise ValueError("no prompt or no answer")
+        if output > LONGEST_ANSWER:
+            raise ValueError(f"an answer of {output:,} tokens; {LONGEST_ANSWER:,} at most can have been measured")
         return times, prompt, output
 
     found = sorted(rows.parse(lines, parse), key=lambda row: row[0][0])
@@ -472,6 +515,12 @@ def _vllm(path: Path, lines: Iterable[tuple[int, str]], rows: _Rows) -> Measured
 
 def _own(path: Path, lines: Iterable[tuple[int, str]], rows: _Rows) -> Trace:
     found: list[Planned] = rows.parse(lines, lambda line: Planned.of(json.loads(line), 0))
+    lost = {
+        "think times": any(row.think is not None for row in found),
+        "priorities": any(row.priority for row in found),
+        "deadlines": any(row.deadline is not None for row in found),
+    }
+    more = [f"a trace has no {' and no '.join(name for name, any_ in lost.items() if any_)}; read_plan keeps them"]
     return _trace(
         path,
         rows,
@@ -482,6 +531,7 @@ def _own(path: Path, lines: Iterable[tuple[int, str]], rows: _Rows) -> Trace:
         segments=[row.segments for row in found],
         sessions=[(row.session, row.turn) for row in found],
         source="requests in the format that underload workload generate writes",
+        more=more if any(lost.values()) else (),
     )
 
 
@@ -542,7 +592,9 @@ def read_columns(path: str | Path) -> dict[str, NDArray[Any]]:
     """
     with opened(Path(path)) as text:
         reader = _table_rows(text)
-        header = [name.strip() for name in next(reader, (0, []))[1]]
+        header = _header(reader)
+        if len(set(header)) < len(header):
+            raise UnderloadError(f"{Path(path).name} has two columns of one name: {', '.join(header):.80}; rename one")
         table = []
         for line, row in reader:
             if row and len(row) != len(header):
