@@ -12,7 +12,7 @@ from typing import Any
 
 from underload import metrics
 from underload.planning.capacity import check_share
-from underload.planning.loads import mean_rate, source_of
+from underload.planning.loads import mean_rate, source_of, window_starts
 from underload.planning.probe import check_slo, needed, saturated_rate
 from underload.planning.sweep import check_sendable, workers
 from underload.planning.system import System, check_system
@@ -96,7 +96,8 @@ def replicas_needed(
 
     Args:
         attainment: the share of the requests that must meet the SLO, of the whole and of each window.
-        window: s; None: the whole is one.
+        window: s; None: the whole is one. The last is as long as there are arrivals, and what is too short to tell a
+            rate goes into the one before it.
         speed: 2 is twice as fast.
         requests: of a drawn load; of a trace at most so many from its beginning.
         most: replicas to try at most.
@@ -137,18 +138,23 @@ class _Question:
 
 
 def _answer(question: _Question, executor: Executor, planned: list[Planned], span: float, end: float) -> Fleet:
-    edges = [k * span for k in range(math.ceil(end / span))]
+    arrivals = [one.arrival for one in planned]
     # Between edges as they are: start + span may be another double than the next one's start.
-    places = [bisect_left(planned, edge, key=lambda one: one.arrival) for edge in edges]
+    edges = window_starts(arrivals, span)
+    ends = [*edges[1:], end]
+    places = [bisect_left(arrivals, edge) for edge in edges]
     windows = [planned[a:b] for a, b in pairwise([*places, len(planned)])]
     whole = executor.submit(fewest, question, planned, end)
     # The longest task first; with one window the whole is it.
-    parts = [executor.submit(fewest, question, part, span) for part in windows] if len(edges) > 1 else [whole]
+    parts = [whole]
+    if len(edges) > 1:
+        parts = [
+            executor.submit(fewest, question, part, last - start) for start, last, part in zip(edges, ends, windows)
+        ]
     count, share = whole.result()
     rows = []
-    for start, part, future in zip(edges, windows, parts):
+    for start, last, part, future in zip(edges, ends, windows, parts):
         its, met = future.result()
-        last = min(start + span, end)
         rows.append(
             {
                 "start": start,

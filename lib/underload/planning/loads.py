@@ -16,6 +16,8 @@ conversation; where they do, there is no second run.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
@@ -28,6 +30,8 @@ from underload.request import UnderloadError
 from underload.workload import Load, Planned, Streams, Trace
 
 SCALINGS = ("speed", "thinning")
+# A last window with so few arrivals tells no rate where it is short.
+_FEW = 10
 
 
 @dataclass(frozen=True)
@@ -211,6 +215,21 @@ def mean_rate(planned: Sequence[Planned]) -> float:
             f"{len(planned)} requests within no time have no rate that could be scaled; give more of them"
         )
     return (len(planned) - 1) / (planned[-1].arrival - planned[0].arrival)
+
+
+def window_starts(arrivals: Sequence[float], window: float) -> list[float]:
+    """Where windows of so many s begin, from 0 on, up to the last of these sorted arrivals, which lies in the last one.
+
+    What is left behind the last whole window goes into that one where it would tell no rate of its own: a hundredth of
+    a window, or less than half of one with few arrivals. A single arrival just behind an edge is no rush.
+    """
+    end = arrivals[-1]
+    starts = [k * window for k in range(max(math.ceil(end / window), 1))]
+    left = end - starts[-1]
+    few = len(arrivals) - bisect_left(arrivals, starts[-1]) < _FEW
+    if len(starts) > 1 and (left < window / 100 or (few and left < window / 2)):
+        starts.pop()
+    return starts
 
 
 def squeezed(planned: Sequence[Planned], factor: float) -> list[Planned]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from underload import metrics
-from underload.planning.loads import Burst, check_burst, source_of
+from underload.planning.loads import Burst, check_burst, source_of, window_starts
 from underload.planning.probe import check_slo
 from underload.planning.system import System, check_system
 from underload.queueing import arguments
@@ -128,41 +128,51 @@ def shedding_policies(
 
 
 def through_time(run: ClusterRun, slo: metrics.Slo, window: float) -> list[Row]:
-    """What happened window by window: of those who arrived in each, from `start` s on: calls, offered (1/s), goodput
-    (1/s, counted where they arrived), attainment, attempts (copies sent in the window, 1/s) and refused (a share).
+    """What happened window by window: of those who arrived in each, from `start` s to `end`: calls, offered (1/s),
+    goodput (1/s, counted where they arrived), attainment, attempts (copies sent in the window, 1/s) and refused (a
+    share).
+
+    The last window ends with the last arrival, and what is too short to tell a rate goes into the one before it.
 
     Raises:
         UnderloadError: a window not above 0 s.
     """
     window = arguments.above_zero("window", window, "s")
-    rows: dict[int, Row] = {}
-    end = max((call.arrival for call in run.calls), default=0.0)
+    arrivals = sorted(call.arrival for call in run.calls) or [0.0]
+    end = arrivals[-1]
     if end / window > MOST_WINDOWS:
         raise UnderloadError(
             f"a window of {window:g} s makes {end / window:.3g} rows of {end:.4g} s, and {MOST_WINDOWS:,} are the "
             "most; take a longer one"
         )
-    for place in range(int(end / window) + 1):
-        rows[place] = {"start": place * window, "calls": 0, "met": 0, "attempts": 0, "refused": 0}
+    starts = window_starts(arrivals, window)
+    rows: list[Row] = [{"start": start, "calls": 0, "met": 0, "attempts": 0, "refused": 0} for start in starts]
+    # All at one instant: as many in a window as was asked for.
+    ends = [*starts[1:], end if end - starts[-1] >= window / 100 else starts[-1] + window]
+
+    def row_at(instant: float) -> Row:
+        return rows[min(int(instant / window), len(rows) - 1)]
+
     for call, timeline in zip(run.calls, run.timelines):
-        row = rows[int(call.arrival / window)]
+        row = row_at(call.arrival)
         row["calls"] += 1
         row["met"] += slo.met(timeline)
         row["refused"] += call.outcome == "refused"
     for attempt in run.attempts:
-        if row := rows.get(int(attempt.sent / window), {}):
-            row["attempts"] += 1
+        if attempt.sent <= ends[-1]:
+            row_at(attempt.sent)["attempts"] += 1
     return [
         {
             "start": row["start"],
+            "end": last,
             "calls": row["calls"],
-            "offered": row["calls"] / window,
-            "goodput": row["met"] / window,
+            "offered": row["calls"] / (last - row["start"]),
+            "goodput": row["met"] / (last - row["start"]),
             "attainment": row["met"] / row["calls"] if row["calls"] else None,
-            "attempts": row["attempts"] / window,
+            "attempts": row["attempts"] / (last - row["start"]),
             "refused": row["refused"] / row["calls"] if row["calls"] else None,
         }
-        for row in rows.values()
+        for row, last in zip(rows, ends)
     ]
 
 
