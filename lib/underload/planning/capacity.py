@@ -125,7 +125,8 @@ class Capacity:
     binds: None where nothing ever failed.
     probes: all runs that were made, in the order of run and rate; pilots are not among them.
     exceptions: rates that held above the crossing, or failed below it.
-    window: s from the first arrival that counts to the last, in a run just below its crossing.
+    requests, window: that count, and s from the first of their arrivals to the last, in a run just below its crossing;
+        in the first that was run where no rate held.
     """
 
     rate: float
@@ -319,7 +320,10 @@ def _answer(
     binds = Binds.at(failed, question.attainment) if failed else None
     exceptions = sorted({*low, *(at for one in searches for at in _exceptions(one))})
     base = source.base(0)
-    kept = next((probe.requests for one in searches for probe in one if probe.simulated), 0)
+    below = next((held for held, _ in map(bracket, searches) if held is not None), None)
+    # Both of one run: thinned to another rate, it has other requests.
+    told = below or next((probe for one in searches for probe in one if probe.simulated), None)
+    kept, window = (told.requests, told.window) if told is not None else (0, 0.0)
     if low:
         notes.append(
             f"at low load the SLO fails, too: {', '.join(f'{at:.3g}' for at in low)} requests/s, in short runs; the "
@@ -339,7 +343,6 @@ def _answer(
             "a run that is short beside the time that a request takes looks as if its queue grew: see whether more "
             "requests give more"
         )
-    below = next((held for held, _ in map(bracket, searches) if held is not None), None)
     if below is not None and source.burst is None and any(one.turn and one.think is not None for one in base):
         came = below.requests / below.window
         if not 0.95 < came / below.rate < 1.05:
@@ -361,7 +364,7 @@ def _answer(
         question.slo,
         question.attainment,
         kept,
-        below.window if below is not None else 0.0,
+        window,
         source.scaling,
         tuple(probe for one in searches for probe in sorted(one, key=lambda probe: probe.rate)),
         tuple(exceptions),
