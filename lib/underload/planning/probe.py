@@ -263,15 +263,16 @@ def limits_of(system: System, served: ClusterRun, start: float, end: float, long
 def saturated_rate(source: Source, system: System, run: int = 0) -> float:
     """Requests a second that the system answers while its queue never empties: the design's saturated throughput.
 
-    All requests of a run are there at the start, and more of its kind where they are too few to fill the batch eight
-    times. What counts is the middle half of the answers, when the batch is as full as it gets, prompts and answers are
-    computed side by side, and it is not yet running dry.
+    All requests of a run are there at the start, and more of its kind where they are fewer than 1,000 or too few to
+    fill the batch eight times. What counts is the middle half of the answers, when the batch is as full as it gets,
+    prompts and answers are computed side by side, and it is not yet running dry.
 
     Raises:
         UnderloadError: it answers nobody, or takes no time.
     """
     if isinstance(system.replica, StationReplica):
-        count = max(source.requests, 8 * system.replica.servers * system.replicas)
+        # Of fewer draws the mean is far off, and no load above what comes of it may hold.
+        count = max(1000, source.requests, 8 * system.replica.servers * system.replicas)
     else:
         scheduler = system.scheduler()
         assert scheduler is not None
