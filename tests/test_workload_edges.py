@@ -10,7 +10,20 @@ import numpy as np
 import pytest
 
 from underload.request import UnderloadError
-from underload.workload import Planned, load_trace, read_columns, read_plan, read_trace, write_plan
+from underload.workload import (
+    Deterministic,
+    EmpiricalTokens,
+    LognormalTokens,
+    OnOff,
+    PiecewiseConstant,
+    Planned,
+    dispersion,
+    load_trace,
+    read_columns,
+    read_plan,
+    read_trace,
+    write_plan,
+)
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 ROW = "2024-05-10 00:00:00.{:06d},10,20"
@@ -99,3 +112,41 @@ def test_a_stand_in_stops_where_a_file_would() -> None:
         assert len(trace.failed) == len(trace.output_tokens) == 10
     whole = load_trace("synthetic:azure-conv")
     assert whole.prompt_tokens[:10].tolist() == load_trace("synthetic:azure-conv", most=10).prompt_tokens.tolist()
+
+
+def test_windows_shorter_than_the_allowance_for_ticks_are_counted_as_they_are() -> None:
+    instants = np.sort(np.random.default_rng(3).uniform(0, 0.02, 400))
+    found = dispersion(instants, 0.001, 0.02)
+    counts = np.histogram(instants, np.arange(21) * 0.001)[0]
+    assert found.mean == pytest.approx(counts.mean(), rel=0.01)
+    assert found.index == pytest.approx(counts.var(ddof=1) / counts.mean(), rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: EmpiricalTokens(["a"]), "lengths must be numbers"),
+        (lambda: EmpiricalTokens([1, 2], ["a", "b"]), "weights must be numbers"),
+        (lambda: EmpiricalTokens([1, 9e15]), "from 1 to 1,000,000,000, .*got 9e\\+15"),
+        (lambda: PiecewiseConstant(["a", "b"], [1]), "edges must rise from 0"),
+        (lambda: PiecewiseConstant(None, [1]), "rows of numbers"),
+        (lambda: OnOff(10, 1, 1, 1).idc_at(0), "above 0 s, got 0"),
+        (lambda: OnOff(10, 1, 1, 1).idc_at(-1), "above 0 s, got -1"),
+        (lambda: Deterministic(5).idc_at(0), "above 0 s, got 0"),
+        (lambda: read_trace("a\0b"), "is no name of a file"),
+    ],
+)
+def test_what_is_no_number_or_name_is_refused_by_name(call, said: str) -> None:
+    with pytest.raises(UnderloadError, match=said):
+        call()
+
+
+def test_a_mean_beyond_all_doubles_is_infinite() -> None:
+    assert LognormalTokens(100, 40).mean == np.inf
+
+
+def test_a_client_s_cv_that_no_law_has_is_refused(tmp_path: Path) -> None:
+    for cv in ("1e200", "1e-200"):
+        windows = read_trace(file(tmp_path, f"0,1.0,{cv},Gamma,1.0,1.0\n600,1.0,1.0,Gamma,1.0,1.0\n"))
+        with pytest.raises(UnderloadError, match="a gamma law has"):
+            windows.arrivals(by="cv")

@@ -43,6 +43,14 @@ Times = NDArray[np.float64]
 MOST = 50_000_000  # arrivals in one answer: 400 MB
 
 
+def checked_window(window: float) -> float:
+    """A window of some s; infinity is one."""
+    found = arguments.as_float(window)
+    if not found > 0:
+        raise UnderloadError(f"a window must be above 0 s, got {window!r:.40}; math.inf is the longest")
+    return found
+
+
 class Arrivals(ABC):
     """A process of arrivals on [0, ∞)."""
 
@@ -55,7 +63,11 @@ class Arrivals(ABC):
         return None
 
     def idc_at(self, window: float) -> float | None:
-        """Index of dispersion for counts in windows of that many seconds (may be inf); None where it is not known."""
+        """Index of dispersion for counts in windows of that many seconds (may be inf); None where it is not known.
+
+        Raises:
+            UnderloadError: a window that is not above 0 s.
+        """
         return None
 
     @abstractmethod

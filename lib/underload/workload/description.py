@@ -67,7 +67,7 @@ def dispersion(instants: Times, window: float, span: float | None = None) -> Dis
     if count < 10 or len(instants) < count:  # less than one arrival in each
         return None
     # half-open windows, and only whole ones; the allowance is for ticks that were rounded to ms
-    place = np.floor(instants / window + 1e-9 + 0.002 / window).astype(np.int64)
+    place = np.floor(instants / window + 1e-9 + min(0.002 / window, 0.01)).astype(np.int64)
     counts = np.bincount(place[place < count], minlength=count).astype(float)
     mean = float(counts.mean())
     if mean < 1:

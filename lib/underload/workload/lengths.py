@@ -131,8 +131,9 @@ class LognormalTokens(Tokens):
 
     @property
     def mean(self) -> float:
-        """Before rounding."""
-        return self.median * math.exp(self.sigma**2 / 2)
+        """Before rounding, and before any length is cut to the longest that there is; infinite beyond all doubles."""
+        with np.errstate(over="ignore"):
+            return float(self.median * np.exp(self.sigma**2 / 2))
 
     def quantile(self, u: NDArray[np.float64]) -> Ints:
         from scipy.special import ndtri
@@ -158,7 +159,7 @@ class EmpiricalTokens(Tokens):
 
     def __post_init__(self) -> None:
         lengths = _measured("lengths", self.lengths)
-        weights = np.ones(len(lengths)) if self.weights is None else np.asarray(self.weights, float).ravel()
+        weights = np.ones(len(lengths)) if self.weights is None else _floats("weights", self.weights)
         if len(weights) != len(lengths) or (weights < 0).any() or not 0 < weights.sum() < math.inf:
             raise UnderloadError(
                 f"{len(lengths)} lengths need as many weights, at least 0 and not all 0; got {len(weights)}"
@@ -173,12 +174,21 @@ class EmpiricalTokens(Tokens):
 
 
 def _measured(name: str, values: ArrayLike) -> Ints:
-    found = np.asarray(values, float).ravel()
-    if not len(found) or not ((found >= 1) & (found <= MOST) & (found == np.rint(found))).all():
+    found = _floats(name, values)
+    wrong = found[~((found >= 1) & (found <= MOST) & (found == np.rint(found)))]
+    if not len(found) or len(wrong):
         raise UnderloadError(
-            f"{name} must be whole numbers from 1, at least one of them; leave out rows without a prompt or an answer"
+            f"{name} must be whole numbers from 1 to {MOST:,}, at least one of them, got "
+            f"{f'{wrong[0]:g}' if len(wrong) else 'none'}; leave out rows without a prompt or an answer"
         )
     return found.astype(np.int64)
+
+
+def _floats(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, float).ravel()
+    except (TypeError, ValueError, OverflowError):
+        raise UnderloadError(f"{name} must be numbers, got {values!r:.60}") from None
 
 
 def whole_law(value: int | Tokens) -> Tokens:

@@ -53,6 +53,8 @@ def opened(path: Path) -> Iterator[TextIO]:
     Raises:
         UnderloadError: no such file, or one that is cut short or no text.
     """
+    if "\0" in str(path):
+        raise UnderloadError(f"{str(path)!r} is no name of a file; check the name")
     try:
         with path.open("rb") as raw:
             head = raw.read(4)
@@ -259,6 +261,8 @@ def _count(value: Any) -> int:
 
 
 def _time(value: Any) -> float:
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+        raise ValueError(f"{value!r:.40} is no number")
     number = float(value)
     if not -1e15 < number < 1e15:
         raise ValueError(f"{value!r} is no time")

@@ -11,7 +11,7 @@ import numpy as np
 
 from underload.queueing import arguments
 from underload.request.errors import UnderloadError
-from underload.workload.arrivals import MOST, Arrivals, Times, checked_rate, sizes
+from underload.workload.arrivals import MOST, Arrivals, Times, checked_rate, checked_window, sizes
 
 
 class Renewal(Arrivals):
@@ -162,7 +162,7 @@ class Deterministic(Renewal):
         return 0.0
 
     def idc_at(self, window: float) -> float:
-        mean = self.rate * window
+        mean = self.rate * checked_window(window)
         return 0.0 if math.isinf(mean) else math.fmod(mean, 1) * (1 - math.fmod(mean, 1)) / mean
 
     def gaps(self, rng: np.random.Generator, n: int) -> Times:

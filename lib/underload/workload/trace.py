@@ -174,6 +174,8 @@ class ClientWindows:
         if rate == 0:
             return None
         if by == "cv" and cv > 0:
+            if not 1e-6 <= cv <= 1e6:
+                raise UnderloadError(f"window {index} of {self.name} has a CV of {cv:g}; a gamma law has 1e-6 to 1e6")
             return Gamma(rate, 1 / cv**2)
         if by == "fit" and shape > 0 and self.family[index] in ("Gamma", "Weibull"):
             return Gamma(rate, shape) if self.family[index] == "Gamma" else Weibull(rate, shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from underload.queueing import arguments
 from underload.request.errors import UnderloadError
-from underload.workload.arrivals import Arrivals, Times, sizes
+from underload.workload.arrivals import Arrivals, Times, checked_window, sizes
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class OnOff(Arrivals):
         return math.sqrt(1 + 2 * self._spread / below)
 
     def idc_at(self, window: float) -> float:
+        window = checked_window(window)
         speed = 1 / self.mean_on + 1 / self.mean_off
         most = 2 * self._spread / (self.rate * speed)
         if math.isinf(window):
@@ -117,7 +118,9 @@ class PiecewiseConstant(Arrivals):
     rate: float = field(init=False)
 
     def __post_init__(self) -> None:
-        edges = tuple(float(edge) for edge in self.edges)
+        if not (isinstance(self.edges, Iterable) and isinstance(self.rates, Iterable)):
+            raise UnderloadError(f"edges and rates are rows of numbers, got {self.edges!r:.40} and {self.rates!r:.40}")
+        edges = tuple(map(arguments.as_float, self.edges))  # NaN rises from nowhere
         rates = tuple(arguments.at_least_zero("a rate", rate, "1/s") for rate in self.rates)
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "rates", rates)
@@ -225,6 +228,7 @@ class Diurnal(Arrivals):
         return self.rate * (1 + self.swing * np.cos(2 * np.pi * (np.asarray(t, float) - self.peak) / self.period))
 
     def idc_at(self, window: float) -> float:
+        window = checked_window(window)
         if math.isinf(window):
             return 1.0
         return float(1 + self.rate * window * self.swing**2 / 2 * np.sinc(window / self.period) ** 2)
