@@ -332,7 +332,7 @@ def test_a_roofline_has_the_memory_of_its_device_and_others_have_what_is_given()
         ([*LOAD, "--max-model-len", "50"], "one sequence may have 50 tokens"),
         ([*LOAD, "--kv-memory", "2GB"], "depends on a model's shape"),
         ([*LOAD, "--max-tokens", "3"], "max_tokens = 3"),
-        ([*LOAD, "--max-num-seqs", "0"], "max_num_seqs must be at least 1"),
+        ([*LOAD, "--max-num-seqs", "0"], "max_num_seqs must be a whole number of at least 1"),
         ([*LOAD, "--block-size", "0"], "blocks of 0"),
         ([*LOAD, "--slo", "p99=3"], "--slo takes each of ttft"),
         ([*LOAD, "--slo", "ttft=0"], "must be above 0 seconds"),
