@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -461,33 +462,60 @@ def test_of_two_that_come_at_once_the_second_comes_before_what_the_first_leads_t
     assert seen == [0, 1, "led to", "led to"]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+def said_with_a_fork(code: str) -> list[str]:
+    """What a program prints that forks, and asks how its child ended: one that has not within a minute is killed."""
+    begin = """
+        import os, time
+
+        def status_of(child):
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid:
+                    return status
+                time.sleep(0.01)
+            os.kill(child, 9)
+            return os.waitpid(child, 0)[1]
+    """
+    program = textwrap.dedent(begin) + textwrap.dedent(code)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert not ran.stderr, ran.stderr
+    return ran.stdout.split()
+
+
+@forks
 def test_a_fork_ends_without_the_engine_of_its_parent() -> None:
-    code = """if True:
-        import os, sys, time
+    code = """
+        import sys, threading
         from underload.cache import BlockPool
         from underload.engine import Engine, OnlineEngine
         from underload.scheduling import Scheduler
         from underload.simulation import CostModelExecutor, LinearStepTime
         engine = Engine(Scheduler(BlockPool(64, 4)), CostModelExecutor(LinearStepTime(0.1, 0.01)))
         online = OnlineEngine(engine)
+        held, done = threading.Event(), threading.Event()
+
+        def hold():  # as the engine's own thread does for a moment at each step
+            with online._changed:
+                held.set()
+                done.wait(90)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait(60)
         child = os.fork()
         if not child:
             sys.exit(7)
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
-                break
-            time.sleep(0.01)
-        else:
-            os.kill(child, 9)
-            status = os.waitpid(child, 0)[1]
+        status = status_of(child)
+        done.set()
+        holder.join()
         online.close()
         print(os.waitstatus_to_exitcode(status))
     """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert ran.stdout.split() == ["7"], ran.stderr
+    assert said_with_a_fork(code) == ["7"]
 
 
 def test_a_station_that_goes_down_starts_nobody_on_its_way() -> None:
@@ -500,10 +528,10 @@ def test_a_station_that_goes_down_starts_nobody_on_its_way() -> None:
     assert [call.outcome for call in run.calls] == ["answered", "failed", "answered"]  # the second was being served
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@forks
 def test_a_child_forgets_a_job_that_another_thread_of_its_parent_was_at() -> None:
-    code = """if True:
-        import os, threading, time
+    code = """
+        import threading
         import numpy as np
         from underload.decoder.fast.team import CONTROL_WORDS, OVER, TICKET, Team
         team = Team(1)
@@ -518,18 +546,9 @@ def test_a_child_forgets_a_job_that_another_thread_of_its_parent_was_at() -> Non
         if not child:
             team.forget(job)
             os._exit(7)
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
-                break
-            time.sleep(0.01)
-        else:
-            os.kill(child, 9)
-            status = os.waitpid(child, 0)[1]
+        status = status_of(child)
         done.set()
         at_work.join()
         print(os.waitstatus_to_exitcode(status))
     """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert ran.stdout.split() == ["7"], ran.stderr
+    assert said_with_a_fork(code) == ["7"]
